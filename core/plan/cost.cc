@@ -7,6 +7,7 @@
 #include "core/plan/bucket_order.h"
 #include "core/plan/memory_estimate.h"
 #include "core/plan/parameters.h"
+#include "core/plan/shares.h"
 #include "core/plan/units.h"
 
 namespace phalanx::plan {
@@ -227,13 +228,16 @@ UpdateBytes UpdateCost(const Plan& plan, const PartId& part) {
   const auto count = static_cast<double>(parameters.replicas);
   const double travels = extent * (count - 1) / count;
   // The gradient is read; master and moments are read and written; weights are written.
+  const bool everywhere = EveryReplicaIsHome(plan, part.module);
   const double led = static_cast<double>(parameters.LedElements()) / count;
+  // Passes wait for what mirrors update only where they write weights.
+  const double updates = everywhere ? count : 1;
   const bool by_collectives = parameters.replicas > 1 && replicas.EqualWidths(part.stage);
   return {
       .reduced = travels * wide_bytes,
       .normed = led * wide_bytes,
-      .updated = led * (7 * wide_bytes + bytes),
-      .gathered = travels * bytes,
+      .updated = updates * led * (7 * wide_bytes + bytes),
+      .gathered = everywhere ? 0 : travels * bytes,
       .shares = by_collectives ? SharesOf(parameters, place.width) : std::vector<UpdateShare>()};
 }
 

@@ -37,6 +37,9 @@ inline constexpr int32_t kDerivationOfLeavingGivers = 6;
 // From this one on replicas compare their parameters by sums of words of eight bytes; before, of
 // elements.
 inline constexpr int32_t kDerivationOfWordSums = 6;
+// From this one on ranks that are homes of all weights of a part update them all, and gather
+// nothing, as soon as no mirror lacks anything (EveryReplicaIsHome).
+inline constexpr int32_t kDerivationOfUpdatesEverywhere = 6;
 // Ranks that carry this one out read failure domains, in layouts of whatever derivation.
 inline constexpr int32_t kDerivationOfDomains = 6;
 

@@ -3,52 +3,68 @@
 #include <algorithm>
 #include <map>
 #include <utility>
+#include <vector>
+
+#include "core/plan/derivation.h"
 
 namespace phalanx::plan {
 
 HomeLoads HomeLoadsOf(const Plan& plan, const PartId& part) {
   const ReplicaTable& table = plan.replicas(part.module);
+  // Ranks of the stage, replica by replica, and where each replica's begin.
+  struct Member {
+    HomeLoad* load = nullptr;
+    const int64_t* led = nullptr;  // elements of the bucket at hand
+    int64_t own = 0, own_here = 0;
+  };
+  std::vector<Member> members;
+  std::vector<size_t> first;
+  std::vector<int32_t> widths;
   HomeLoads result;
-  std::map<std::pair<int32_t, int32_t>, HomeLoad>& loads = result.of;
-  std::vector<int32_t> widths;  // of each replica
+  std::map<std::pair<int32_t, int32_t>, int64_t> led;  // by width and tp
   for (const int32_t dp : table.order()) {
     const int32_t width = table.Width(dp, part.stage);
-    for (int32_t tp = 0; tp < width; ++tp) loads[{width, tp}];
-    widths.insert(widths.end(), static_cast<size_t>(table.cp()), width);
+    for (int32_t cp = 0; cp < table.cp(); ++cp) {
+      first.push_back(members.size());
+      widths.push_back(width);
+      for (int32_t tp = 0; tp < width; ++tp)
+        members.push_back({.load = &result.of[{width, tp}], .led = &led[{width, tp}]});
+    }
   }
+  const bool mirrored = IsMirrored(plan, part.module);
+  std::vector<int64_t> mirrors(mirrored ? static_cast<size_t>(plan.world) : 0, 0);  // by rank
+  const auto others = static_cast<int64_t>(widths.size()) - 1;
   GroupsOfLeaders groups(plan, part);
   const std::vector<BucketRulers> rulers = RulersOf(plan, part);
   const std::vector<std::vector<RulerShare>> shares = CutShares(plan, part);
-  using OfRank = std::map<std::pair<int32_t, int32_t>, int64_t>;  // by replica, or width; and tp
-  OfRank own;
   for (size_t b = 0; b < shares.size(); ++b) {
-    OfRank own_here, led;
     for (const RulerShare& share : shares[b]) {
+      const auto replica = static_cast<size_t>(share.replica);
       const int64_t unit = share.elements.first / rulers[b].Find(share.family)->unit_elements;
-      const int32_t width = widths[static_cast<size_t>(share.replica)];
-      own_here[{share.replica, LeaderOf(plan, part.module, width, share.family, unit)}] +=
-          share.elements.count;
-      if (!IsMirrored(plan, part.module)) continue;
-      const RankList& homes =
-          groups.HomesAt(share.family, unit)[static_cast<size_t>(share.replica)];
-      for (size_t i = 1; i < homes.size(); ++i) result.mirrored[homes[i]] += share.elements.count;
+      const int32_t tp = LeaderOf(plan, part.module, widths[replica], share.family, unit);
+      members[first[replica] + static_cast<size_t>(tp)].own_here += share.elements.count;
+      if (!mirrored) continue;
+      const RankList& homes = groups.HomesAt(share.family, unit)[replica];
+      for (size_t i = 1; i < homes.size(); ++i)
+        mirrors[static_cast<size_t>(homes[i].value)] += share.elements.count;
     }
-    for (auto& [rank, load] : loads) {
+    for (auto& [rank, elements] : led) {
       const Place place{.module = part.module, .tp = rank.second, .width = rank.first};
-      for (const FamilyRuler& ruler : rulers[b].rulers) {
-        led[rank] += LedUnits(plan, place, ruler.family).count * ruler.unit_elements;
-      }
+      elements = 0;
+      for (const FamilyRuler& ruler : rulers[b].rulers)
+        elements += LedUnits(plan, place, ruler.family).count * ruler.unit_elements;
     }
-    for (size_t replica = 0; replica < widths.size(); ++replica) {
-      for (int32_t tp = 0; tp < widths[replica]; ++tp) {
-        const std::pair<int32_t, int32_t> rank{static_cast<int32_t>(replica), tp};
-        const int64_t here = own_here[rank];
-        HomeLoad& load = loads[{widths[replica], tp}];
-        load.own = std::max(load.own, own[rank] += here);
-        load.given = std::max(load.given, led[{widths[replica], tp}] - here);
-        load.taken = std::max(load.taken, here * (static_cast<int64_t>(widths.size()) - 1));
-      }
+    for (Member& member : members) {
+      const int64_t here = std::exchange(member.own_here, 0);
+      HomeLoad& load = *member.load;
+      load.own = std::max(load.own, member.own += here);
+      load.given = std::max(load.given, *member.led - here);
+      load.taken = std::max(load.taken, here * others);
     }
+  }
+  for (Rank rank{0}; rank.value < std::ssize(mirrors); ++rank.value) {
+    const int64_t elements = mirrors[static_cast<size_t>(rank.value)];
+    if (elements > 0) result.mirrored[rank] = elements;
   }
   return result;
 }
@@ -96,6 +112,14 @@ bool AllIsMirrored(const Plan& plan) {
   return std::all_of(plan.modules.begin(), plan.modules.end(), [&plan](const ModulePlan& module) {
     return !module.TrainsWeights() || IsMirrored(plan, module.index);
   });
+}
+
+bool EveryReplicaIsHome(const Plan& plan, int32_t module) {
+  const ReplicaTable& replicas = plan.replicas(module);
+  const int32_t count = replicas.present_replicas() * replicas.cp();
+  return plan.layout.derivation >= kDerivationOfUpdatesEverywhere && count > 1 &&
+         IsMirrored(plan, module) &&
+         plan.layout.modules[static_cast<size_t>(module)].state_copies >= count;
 }
 
 bool HasHostHome(const Plan& plan, int32_t module) {

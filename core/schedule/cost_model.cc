@@ -11,6 +11,7 @@
 #include "core/plan/cost.h"
 #include "core/plan/parameters.h"
 #include "core/plan/samples.h"
+#include "core/plan/shares.h"
 
 namespace phalanx::schedule {
 namespace {
@@ -182,7 +183,7 @@ const plan::UpdateBytes& KnownUpdates::Of(const plan::Plan& plan, const plan::Pa
   const auto [entry, is_new] = known_.try_emplace(
       {plan::KindOfPart(plan, part), part.module, replicas.NarrowestOf(part.stage),
        replicas.EqualWidths(part.stage), replicas.present_replicas() * replicas.cp(),
-       plan.parallel(part.module).sequence});
+       plan::EveryReplicaIsHome(plan, part.module), plan.parallel(part.module).sequence});
   if (is_new) entry->second = plan::UpdateCost(plan, part);
   return entry->second;
 }

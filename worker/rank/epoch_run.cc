@@ -224,6 +224,7 @@ absl::StatusOr<train::TrainerOptions> EpochRun::MakeTrainerOptions() const {
   train::TrainerOptions options;
   options.length_multiple = LengthMultiple();
   options.trace_step = TraceStep(plan_.spec);
+  options.mirrors_are_whole = fill_ == nullptr;
   if (order_.device_kind() == "gpu") options.warm = &kept_.warm;
   if (goes_on()) {
     options.start = start_;
@@ -244,6 +245,7 @@ absl::Status EpochRun::FillMirrors() {
   if (!fill_->done()) return absl::OkStatus();
   LogPhase("has what it mirrors");
   const std::string damaged = fill_->damaged();
+  if (fill_->whole()) RETURN_IF_ERROR(trainer_->executor().UpdateEverywhere());
   fill_ = nullptr;
   filled_behind_ = kept_.training->decided().step;
   const bool keeps_copies = checkpoint::HostCopy::BytesNeeded(plan_, *kept_.training) > 0;

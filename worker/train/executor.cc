@@ -388,9 +388,12 @@ absl::Status Executor::Carry(const BoundInstruction& instruction, const StepCont
       if (part.state->gradients().defined()) model::ClearUnwritten(part.state->gradients());
       return part.reduction->Reduce();
     case Op::kOptimize:
-      return state_.Optimize(plan_, *part.state, context.step, context.decides);
+      return state_.Optimize(plan_, *part.state, context.step,
+                             {.decides = context.decides, .everywhere = part.everywhere});
     case Op::kGather:
-      return part.reduction->Gather();
+      if (!part.everywhere) return part.reduction->Gather();
+      part.reduction->TakeUpdates();
+      return absl::OkStatus();
     default:
       return absl::InternalError(
           absl::StrCat("no instruction has the number ", static_cast<int>(instruction.op)));

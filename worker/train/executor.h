@@ -76,6 +76,10 @@ class Executor {
   // Makes the parameters of every replica those that the homes of their shares have, and checks it.
   // Every rank calls it.
   absl::Status RestoreParameters();
+  // No mirror of the epoch lacks anything: from the next program on ranks update all weights of
+  // parts of which they are homes (plan::EveryReplicaIsHome), and gather none of these. Every rank
+  // calls it, before the same step or before all. Errors: Internal where something is lacking here.
+  absl::Status UpdateEverywhere();
   // The parameters that the last step's program has begun to gather are those of every replica.
   // The next program begins with it, each part before its first pass.
   absl::Status AwaitParts();
@@ -121,6 +125,7 @@ class Executor {
     // While its last backward pass runs: the layers that are done; -1: another pass.
     int32_t layers_done = -1;
     absl::Status reduced;      // of the sums that began in it
+    bool everywhere = false;   // this rank updates all weights, and gathers none
     size_t normed = 0;         // of the step's buckets, those whose squares are in the norm
     int32_t layers_begun = 0;  // of its last forward pass
     absl::Status awaited;      // of the parameters of their layers

@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "core/base/status.h"
 #include "core/plan/parameters.h"
+#include "core/plan/shares.h"
 #include "worker/model/weight_work.h"
 #include "worker/train/attention_shapes.h"
 #include "worker/train/await_work.h"
@@ -118,6 +119,12 @@ absl::Status Executor::RestoreParameters() {
   for (auto& [module, ends] : ties_) RETURN_IF_ERROR(ends.Spread());
   for (Part& part : parts_) RETURN_IF_ERROR(part.reduction->VerifyCopies());
   return CheckMirrors(plan_, state_, control_);
+}
+
+absl::Status Executor::UpdateEverywhere() {
+  if (state_.Lacks()) return absl::InternalError("a mirror of this rank lacks some of its state");
+  for (Part& part : parts_) part.everywhere = plan::EveryReplicaIsHome(plan_, part.place.module);
+  return absl::OkStatus();
 }
 
 absl::Status Executor::Await(absl::FunctionRef<bool()> done, absl::Duration patience,

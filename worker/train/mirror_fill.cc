@@ -38,7 +38,13 @@ absl::StatusOr<size_t> MirrorFill::AgreeOnShare(absl::Duration step) {
 absl::Status MirrorFill::Run(size_t buckets) {
   state_.AwaitUpdates();
   for (; buckets > 0 && !done(); --buckets, ++next_) RETURN_IF_ERROR(Fill(transfers_[next_]));
-  return done() ? CheckMirrors(plan_, state_, group_) : absl::OkStatus();
+  if (!done()) return absl::OkStatus();
+  RETURN_IF_ERROR(CheckMirrors(plan_, state_, group_));
+  if (plan_.layout.derivation < plan::kDerivationOfUpdatesEverywhere) return absl::OkStatus();
+  ASSIGN_OR_RETURN(const std::vector<int64_t> lacking,
+                   exchange_.Gather({state_.Lacks() ? int64_t{1} : 0}));
+  whole_ = std::count(lacking.begin(), lacking.end(), 0) == std::ssize(lacking);
+  return absl::OkStatus();
 }
 
 PartState* MirrorFill::PartOf(const plan::PartId& id) {

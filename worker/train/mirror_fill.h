@@ -43,6 +43,9 @@ class MirrorFill {
   // What this rank's mirrors did not get as it was sent, the first of it in words; empty: they have
   // all. No step needs a mirror: these lack it until the next change of layout.
   const std::string& damaged() const { return damaged_; }
+  // Once done(): that of all ranks of the group, known to all of them alike. False also where they
+  // do not tell each other (before kDerivationOfUpdatesEverywhere).
+  bool whole() const { return whole_; }
   // So many buckets a call of Run that all mirrors have theirs within plan::kMirrorsWithin where
   // steps take `step`, or at the end of the next one where it takes longer
   // (core/plan/safe_again.h). Every rank of the group calls it before its first Run and says what
@@ -74,6 +77,7 @@ class MirrorFill {
   VerifiedExchange exchange_;
   size_t next_ = 0;
   std::string damaged_;
+  bool whole_ = false;
   std::map<plan::PartId, std::vector<plan::BucketRulers>> rulers_;
 };
 

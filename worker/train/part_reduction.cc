@@ -149,18 +149,16 @@ absl::Status PartReduction::Gather() {
   now.Await();
   char* base = static_cast<char*>(state_.weights().mutable_data_ptr());
   const int64_t size = static_cast<int64_t>(state_.weights().element_size());
-  const size_t count = reduction_.buckets.size();
-  const auto at = [&](size_t i) { return order_ == Order::kForward ? count - 1 - i : i; };
   std::vector<comm::Piece> pieces;
-  for (size_t i = 0; i < count; ++i) {
-    const size_t b = at(i);
+  for (size_t i = 0; i < reduction_.buckets.size(); ++i) {
+    const size_t b = BucketAt(i);
     const plan::ReducedBucket& bucket = reduction_.buckets[b];
     const plan::UnitRange mine = bucket.own.front();
     state_.updated(b).Await();
     pieces.push_back({.in = base + mine.first * size,
                       .out = base + bucket.elements.first * size,
                       .count_per_rank = mine.count});
-    const bool last = i + 1 == count || needed_before_[at(i + 1)] != needed_before_[b];
+    const bool last = IsLastOfLayer(i);
     if (!last && pieces.size() < AtOnce(order_)) continue;
     RETURN_IF_ERROR(groups_.data->AllGathers(pieces, CommDType(state_.weights().scalar_type())));
     pieces.clear();
@@ -169,6 +167,22 @@ absl::Status PartReduction::Gather() {
     gathered_.push_back({.before = needed_before_[b], .there = std::move(there)});
   }
   return absl::OkStatus();
+}
+
+void PartReduction::TakeUpdates() {
+  spreads_ = true;
+  gathered_.clear();
+  for (size_t i = 0; i < reduction_.buckets.size(); ++i) {
+    const size_t b = BucketAt(i);
+    if (!SumsByCollectives()) {
+      state_.updated(b).Await();
+    } else if (IsLastOfLayer(i)) {  // behind those of the layer before it
+      gathered_.push_back({.before = needed_before_[b], .there = [updated = state_.updated(b)] {
+                             updated.Await();
+                             return absl::OkStatus();
+                           }});
+    }
+  }
 }
 
 bool PartReduction::AwaitsFor(int32_t layer) const {

@@ -64,6 +64,9 @@ class PartReduction {
   // are stored, which it then waits for as a whole; then the copies of the tensor group from their
   // leaders: complete once Await() has returned.
   absl::Status Gather();
+  // In place of Gather() where this rank has updated all weights that the part's replicas lead,
+  // as all others have theirs: nothing is gathered, and what is waited for are the updates.
+  void TakeUpdates();
   // Makes the current stream wait for what Reduce() or Gather() has begun, and for no other part's.
   absl::Status Await();
   // Buckets, from the first one on, whose sums have begun ahead of Reduce().
@@ -79,6 +82,15 @@ class PartReduction {
   absl::Status VerifyCopies();
 
  private:
+  // In the order in which Gather() comes to them.
+  size_t BucketAt(size_t i) const {
+    return order_ == Order::kForward ? reduction_.buckets.size() - 1 - i : i;
+  }
+  // Whether what the next layer needs begins behind it.
+  bool IsLastOfLayer(size_t i) const {
+    return i + 1 == reduction_.buckets.size() ||
+           needed_before_[BucketAt(i + 1)] != needed_before_[BucketAt(i)];
+  }
   bool SumsByCollectives() const { return groups_.data != nullptr && !messages_.has_value(); }
   // The sums of all buckets before `end` that have not begun, and what mirrors get of them. Buckets
   // that are complete behind the same layer are together, whoever calls it and when: a rank whose

@@ -138,8 +138,11 @@ __global__ void __launch_bounds__(kThreads)
   float* const first = b.first + in_state;
   float* const second = b.second + in_state;
   __nv_bfloat16* const weight = b.weights_bf16 == nullptr ? nullptr : b.weights_bf16 + in_gradients;
+  float* const weight_fp32 =  // of a mirror, which has a master beside it
+      b.master == nullptr || b.weights_fp32 == nullptr ? nullptr : b.weights_fp32 + in_gradients;
   const bool aligned = IsAligned(gradient) && IsAligned(master) && IsAligned(first) &&
-                       IsAligned(second) && reinterpret_cast<uintptr_t>(weight) % 8 == 0;
+                       IsAligned(second) && IsAligned(weight_fp32) &&
+                       reinterpret_cast<uintptr_t>(weight) % 8 == 0;
   const int32_t wide = aligned ? count / 4 : 0;
   // All loads before the first store.
   constexpr int32_t kTurns = kTile / 4 / kThreads;
@@ -165,6 +168,7 @@ __global__ void __launch_bounds__(kThreads)
     reinterpret_cast<float4*>(first)[i] = m4;
     reinterpret_cast<float4*>(second)[i] = v4;
     reinterpret_cast<float4*>(master)[i] = to;
+    if (weight_fp32 != nullptr) reinterpret_cast<float4*>(weight_fp32)[i] = to;
     if (weight != nullptr) {
       const __nv_bfloat162 low = __floats2bfloat162_rn(to.x, to.y);
       const __nv_bfloat162 high = __floats2bfloat162_rn(to.z, to.w);
@@ -175,6 +179,7 @@ __global__ void __launch_bounds__(kThreads)
   for (int32_t i = 4 * wide + static_cast<int32_t>(threadIdx.x); i < count; i += kThreads) {
     const float updated = Updated(f, scale, decay, gradient[i], master[i], first + i, second + i);
     master[i] = updated;
+    if (weight_fp32 != nullptr) weight_fp32[i] = updated;
     if (weight != nullptr) weight[i] = __float2bfloat16_rn(updated);
   }
 }

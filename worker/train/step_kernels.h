@@ -62,7 +62,8 @@ class StepKernels {
   virtual void SetDecision(const Decision& last) = 0;
 
   // Predicated on the decision of `expected_step` being kCommitted: gradients are scaled by it,
-  // state and weights updated. `weights`: flat buffer of the compute type; nullptr for a mirror.
+  // state and weights updated. `weights`: flat buffer of the compute type; nullptr: they
+  // come from elsewhere.
   virtual void AdamW(const at::Tensor& gradients, StateBlock& block, at::Tensor* weights,
                      const AdamWStep& step, int64_t expected_step) = 0;
 

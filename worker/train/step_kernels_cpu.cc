@@ -26,7 +26,7 @@ double SquaredSum(const T* values, int64_t count) {
   return ((sums[0] + sums[1]) + (sums[2] + sums[3])) + ((sums[4] + sums[5]) + (sums[6] + sums[7]));
 }
 
-// `weight`: nullptr where the weights are the master copy, or a mirror has none to write.
+// `weight`: nullptr where the weights are the master copy, or come from elsewhere.
 template <typename State, typename Weight>
 void UpdateRun(const State* gradient, State* master, State* first, State* second, Weight* weight,
                int64_t count, const AdamWStep& step, double scale, bool decay) {
@@ -52,6 +52,9 @@ void UpdateRun(const State* gradient, State* master, State* first, State* second
     if constexpr (!std::is_same_v<State, Weight>) {
       if (weight != nullptr) weight[i] = static_cast<Weight>(updated);
     }
+  }
+  if constexpr (std::is_same_v<State, Weight>) {
+    if (weight != nullptr) std::copy_n(master, count, weight);
   }
 }
 

@@ -30,6 +30,7 @@ absl::StatusOr<std::unique_ptr<Trainer>> Trainer::Create(const plan::Plan& plan,
   state.TakeBackRequests();
   ASSIGN_OR_RETURN(trainer->executor_, Executor::Create(plan, rank, communicators, state));
   trainer->executor_->set_traced_step(options.trace_step);
+  if (options.mirrors_are_whole) RETURN_IF_ERROR(trainer->executor_->UpdateEverywhere());
   trainer->batches_ =
       std::make_unique<Batches>(plan, trainer->executor_->places(), source, state.options().device,
                                 state.options().compute, options.length_multiple);

@@ -75,6 +75,9 @@ struct TrainerOptions {
   absl::Duration decision_timeout = absl::Minutes(10);
   int64_t skipped_in_a_row_max = 10;  // then the run fails (skipped_steps.h)
   int64_t trace_step = 0;             // 0: none
+  // No rank's mirrors lack anything (Executor::UpdateEverywhere); else the caller says when that
+  // is.
+  bool mirrors_are_whole = true;
   // What this process has run before, to which is added what is run now; it outlives the trainer.
   // nullptr: nothing need be run before the first step, as on CPU, or every rank says so.
   WarmPasses* warm = nullptr;

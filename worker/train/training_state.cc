@@ -94,12 +94,19 @@ void TrainingState::NumberHomes() {
 }
 
 absl::Status TrainingState::Optimize(const plan::Plan& plan, PartState& part, int64_t step,
-                                     bool decides) {
+                                     const Optimizing& how) {
   {
     const Waiting for_readers;
     AwaitReaders();
   }
   const Moment now = Moment::Now(options_.device);
+  if (how.everywhere) {
+    if (how.decides) RETURN_IF_ERROR(faults_->Reach(job::FaultPhase::kMirror, step));
+    const c10::OptionalStreamGuard guard(update_stream_.get());
+    now.Await();
+    UpdateEverywhere(plan, part, step);
+    return absl::OkStatus();
+  }
   bool mirrors = false;
   {
     const c10::OptionalStreamGuard guard(update_stream_.get());
@@ -107,22 +114,35 @@ absl::Status TrainingState::Optimize(const plan::Plan& plan, PartState& part, in
     for (StateBlock& block : std::views::reverse(part.blocks())) {
       mirrors |= block.mirrors;
       if (block.mirrors) continue;
-      Update(plan, part, block, step);
+      Update(plan, part, block, step, /*weights=*/true);
       part.set_updated(block.bucket, Moment::Now(options_.device));
     }
     MarkApplied(part, /*mirrors=*/false, step);
     updated_ = Moment::Now(options_.device);
   }
   if (!mirrors) return absl::OkStatus();
-  if (decides) RETURN_IF_ERROR(faults_->Reach(job::FaultPhase::kMirror, step));
+  if (how.decides) RETURN_IF_ERROR(faults_->Reach(job::FaultPhase::kMirror, step));
   const c10::OptionalStreamGuard guard(mirror_stream_.get());
   updated_.Await();
   for (StateBlock& block : part.blocks()) {
-    if (block.mirrors) Update(plan, part, block, step);
+    if (block.mirrors) Update(plan, part, block, step, /*weights=*/false);
   }
   MarkApplied(part, /*mirrors=*/true, step);
   mirrored_ = Moment::Now(options_.device);
   return absl::OkStatus();
+}
+
+void TrainingState::UpdateEverywhere(const plan::Plan& plan, PartState& part, int64_t step) {
+  for (auto bucket = static_cast<int32_t>(part.parameters().buckets.size()) - 1; bucket >= 0;
+       --bucket) {
+    for (StateBlock& block : part.blocks()) {
+      if (block.bucket == bucket) Update(plan, part, block, step, /*weights=*/true);
+    }
+    part.set_updated(bucket, Moment::Now(options_.device));
+  }
+  MarkApplied(part, /*mirrors=*/false, step);
+  MarkApplied(part, /*mirrors=*/true, step);
+  updated_ = Moment::Now(options_.device);
 }
 
 void TrainingState::MarkApplied(PartState& part, bool mirrors, int64_t step) {
@@ -161,12 +181,12 @@ bool TrainingState::Lacks() const {
   return false;
 }
 
-void TrainingState::Update(const plan::Plan& plan, PartState& part, StateBlock& block,
-                           int64_t step) {
+void TrainingState::Update(const plan::Plan& plan, PartState& part, StateBlock& block, int64_t step,
+                           bool weights) {
   const job::Optimizer& optimizer = plan.spec.optimizer;
   // Of a step that is accounted for already, its own update is counted in.
   const bool counted = step == decided_.step && decided_.verdict == Verdict::kCommitted;
-  kernels_->AdamW(part.gradients(), block, block.mirrors ? nullptr : &part.weights(),
+  kernels_->AdamW(part.gradients(), block, weights ? &part.weights() : nullptr,
                   {.learning_rate = LearningRate(optimizer, step, plan.spec.steps),
                    .beta1 = optimizer.betas[0],
                    .beta2 = optimizer.betas[1],
@@ -251,7 +271,7 @@ absl::Status TrainingState::GoOn(const plan::Plan& plan, const Start& start) {
     std::set<int32_t> behind;
     for (StateBlock& block : part->blocks()) {
       if (kernels_->applied(block.home) >= step) continue;
-      Update(plan, *part, block, step);
+      Update(plan, *part, block, step, !block.mirrors);
       behind.insert(block.home);
     }
     for (const int32_t home : behind) kernels_->MarkApplied(home, step);

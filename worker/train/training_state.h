@@ -196,9 +196,14 @@ class TrainingState {
 
   // Enqueues the optimizer of a part that trains, predicated on the decision of `step`, the one
   // after decided() or decided() itself. It runs beside what the caller enqueues next, by buckets
-  // in the order in which a forward pass uses them (PartState::updated), mirrors last. Without
-  // `decides` it is tried alone, and no fault comes about. Errors: those of faults().
-  absl::Status Optimize(const plan::Plan& plan, PartState& part, int64_t step, bool decides = true);
+  // in the order in which a forward pass uses them (PartState::updated), mirrors last.
+  struct Optimizing {
+    bool decides = true;      // else it is tried alone, and no fault comes about
+    bool everywhere = false;  // weights of mirrors, too, which take their turn by bucket then
+  };
+  // Errors: those of faults().
+  absl::Status Optimize(const plan::Plan& plan, PartState& part, int64_t step,
+                        const Optimizing& how);
   // The caller's stream waits for all that Optimize has enqueued.
   void AwaitUpdates();
   // Whether some mirror has not been given all of its state yet (StateBlock::lacking).
@@ -215,7 +220,10 @@ class TrainingState {
   bool HoldsState() const { return !parts_.empty() || !loose_.empty(); }
   absl::Status CheckStart(const Start& start) const;
   void AwaitReaders();
-  void Update(const plan::Plan& plan, PartState& part, StateBlock& block, int64_t step);
+  void Update(const plan::Plan& plan, PartState& part, StateBlock& block, int64_t step,
+              bool weights);
+  // Of own shares and of those that it mirrors, bucket by bucket, on the current stream.
+  void UpdateEverywhere(const plan::Plan& plan, PartState& part, int64_t step);
   // Behind the last block of the part's homes, or of its mirrors.
   void MarkApplied(PartState& part, bool mirrors, int64_t step);
 

@@ -193,12 +193,17 @@ bool EpochsInProcess::RunEpoch(const std::optional<Ending>& ending, std::optiona
     train::TrainerCallbacks callbacks;
     callbacks.on_step = [&rank](const train::StepSummary& step) { rank.told.push_back(step); };
     std::optional<train::MirrorFill> fill = FillOf(number, communicators);
+    absl::StatusOr<std::unique_ptr<train::Trainer>> trainer = absl::UnknownError("not made");
     if (fill.has_value()) {
+      options.mirrors_are_whole = false;
       callbacks.wants_boundary = [&fill] { return !fill->done(); };
-      callbacks.on_boundary = [&fill, &rank] { return fill->Run(rank.lacking.size()); };
+      callbacks.on_boundary = [&]() -> absl::Status {
+        RETURN_IF_ERROR(fill->Run(rank.lacking.size()));
+        return fill->whole() ? (*trainer)->executor().UpdateEverywhere() : absl::OkStatus();
+      };
     }
-    auto trainer = train::Trainer::Create(plan_, Rank{number}, communicators, *rank.source,
-                                          *rank.state, options, std::move(callbacks));
+    trainer = train::Trainer::Create(plan_, Rank{number}, communicators, *rank.source, *rank.state,
+                                     options, std::move(callbacks));
     EXPECT_TRUE(trainer.ok()) << trainer.status();
     created.arrive_and_wait();
     if (!trainer.ok()) return world.Abort(trainer.status());

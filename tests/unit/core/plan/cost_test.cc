@@ -232,12 +232,25 @@ TEST(CostTest, UpdateCost_OfSharedKvHeads_IsThatOfTheRankWithMost) {
 }
 
 TEST(CostTest, UpdateCost_SumsOfTheShareAreReadForTheirNormAndForTheUpdate) {
-  const Plan plan = MustPlan(AJob().Module("language", Llama(), {.dp = 2}).Batch(2, 1));
+  const Plan plan = MustPlan(AJob().Module("language", Llama(), {.dp = 4}).Batch(4, 1));
   const StageParameters parameters = ParametersOf(plan, Place{.module = 0});
-  const double share = static_cast<double>(parameters.LedElements()) / 2;
+  const double share = static_cast<double>(parameters.LedElements()) / 4;
   const UpdateBytes bytes = UpdateCost(plan, {0, 0, 0});
   EXPECT_EQ(bytes.updated, share * (7 * 4 + 4));  // fp32
   EXPECT_EQ(bytes.normed, share * 4);
+}
+
+TEST(CostTest, UpdateCost_WhereEveryReplicaIsHome_UpdatesAllAndGathersNothing) {
+  AJob job;
+  job.Module("language", Llama(), {.dp = 2}).Batch(2, 1);
+  job.spec().recovery.state_copies = 1;
+  const UpdateBytes one = UpdateCost(MustPlan(job), {0, 0, 0});
+  job.spec().recovery.state_copies = 2;
+  const UpdateBytes two = UpdateCost(MustPlan(job), {0, 0, 0});
+  EXPECT_GT(one.gathered, 0);
+  EXPECT_EQ(two.gathered, 0);
+  EXPECT_EQ(two.updated, 2 * one.updated);
+  EXPECT_EQ(two.normed, one.normed);
 }
 
 // A matrix of each layer is larger than a bucket of several may be.

@@ -69,7 +69,8 @@ class HostCopyTest : public testing::Test {
                                    .gradient_scale = 0.25,
                                    .copied = copied};
     state_->kernels().SetDecision(decision);
-    ASSERT_TRUE(state_->Optimize(plan_, part, step).ok());  // waits for a copy that is under way
+    ASSERT_TRUE(
+        state_->Optimize(plan_, part, step, {}).ok());  // waits for a copy that is under way
     state_->Account(decision);
   }
   // Of each buffer the step of its whole copy; 0: none.

@@ -307,6 +307,31 @@ TEST(PartReductionTest, AwaitFor_WaitsForTheBucketsOfALayer_OnceEach) {
   }
 }
 
+TEST(PartReductionTest, TakeUpdates_IsWaitedForByLayer_AndAsksNobodyForWeights) {
+  for (const auto& [layout, without] : std::vector<std::pair<support::Layout, plan::RankList>>{
+           {{.dp = 2}, {}}, {{.tp = 2, .dp = 2}, {Rank{3}}}}) {
+    SCOPED_TRACE(without.empty() ? "one width" : "several widths");
+    const plan::Plan healthy = WideLayers(layout);
+    const plan::Plan plan = without.empty() ? healthy : *plan::PlanWithout(healthy, without);
+    const plan::Place place = plan.PlacesOf(Rank{0})[0];
+    PartState state(plan, place, 0, BufferOptions{});
+    NotedCommunicator tensor, data;
+    ReductionMeans means(at::kCPU);
+    PartReduction part(plan::ReductionOf(plan, place, 0, state.parameters()), state,
+                       {.tensor = &tensor, .data = &data}, means);
+    ASSERT_TRUE(part.Gather().ok());
+    ASSERT_TRUE(part.Await().ok());
+    const int before = data.operations();
+    ASSERT_GT(before, 0);
+    part.TakeUpdates();
+    EXPECT_TRUE(part.pending());
+    EXPECT_TRUE(part.AwaitsFor(0));
+    for (int32_t layer = 0; layer < 4; ++layer) ASSERT_TRUE(part.AwaitFor(layer).ok());
+    EXPECT_FALSE(part.pending());
+    EXPECT_EQ(data.operations(), before);
+  }
+}
+
 // Gathers of a part whose data communicator notes them: the last bucket is the first one.
 void ExpectEachLayerHasItsWeights(const plan::Plan& plan, Rank rank) {
   const plan::Place place = plan.PlacesOf(rank)[0];

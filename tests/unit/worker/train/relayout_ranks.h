@@ -143,7 +143,9 @@ class Failing final : public comm::Communicator {
   absl::Status ReduceScatterSum(const void*, void*, int64_t, comm::DType) override {
     return Unused();
   }
-  absl::Status AllGather(const void*, void*, int64_t, comm::DType) override { return Unused(); }
+  absl::Status AllGather(const void* in, void* out, int64_t count, comm::DType dtype) override {
+    return left_-- == 0 ? Fail() : inner_->AllGather(in, out, count, dtype);
+  }
   absl::Status Exchange(absl::Span<const comm::Outgoing> sends,
                         absl::Span<const comm::Incoming> receives) override {
     if (left_-- == 0) return Fail();

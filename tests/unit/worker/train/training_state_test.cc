@@ -39,7 +39,7 @@ class TrainingStateTest : public testing::Test {
   void Run(int64_t step, TrainingState& state, const Decision& decision) {
     Reduce(step, state);
     state.kernels().SetDecision(decision);
-    ASSERT_TRUE(state.Optimize(plan_, *state.parts()[0], step).ok());
+    ASSERT_TRUE(state.Optimize(plan_, *state.parts()[0], step, {}).ok());
     state.Account(decision);
   }
   at::Tensor Weights(TrainingState& state) { return state.parts()[0]->weights().clone(); }
