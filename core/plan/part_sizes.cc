@@ -43,9 +43,12 @@ PartSize SizeOf(const StageParameters& parameters, bool one_rank) {
 const PartSize& PartSizes::Of(const Plan& plan, const Place& place, int32_t chunk) {
   const ModulePlan& module = plan.modules[static_cast<size_t>(place.module)];
   const bool one_rank = module.StageAt(0) == module.LastStage();
-  const auto [entry, is_new] =
-      known_.try_emplace({KindOfPart(plan, {place.module, place.pp, chunk}), place.module,
-                          place.width, place.tp, plan.parallel(place.module).sequence, one_rank});
+  const ReplicaTable& replicas = module.replicas;
+  const int32_t shares =
+      replicas.EqualWidths(place.pp) ? replicas.present_replicas() * replicas.cp() : 1;
+  const auto [entry, is_new] = known_.try_emplace(
+      {KindOfPart(plan, {place.module, place.pp, chunk}), place.module, place.width, place.tp,
+       shares, plan.parallel(place.module).sequence, one_rank});
   if (is_new) entry->second = SizeOf(ParametersOf(plan, place, chunk), one_rank);
   return entry->second;
 }

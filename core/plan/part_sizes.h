@@ -27,8 +27,9 @@ class PartSizes {
   const PartSize& Of(const Plan& plan, const Place& place, int32_t chunk);
 
  private:
-  // Module, width, tp, whether rows are cut, whether both ends are on one rank.
-  using Key = std::tuple<PartKind, int32_t, int32_t, int32_t, bool, bool>;
+  // Module, width, tp, in how many even shares buckets are cut, whether rows are cut, whether both
+  // ends are on one rank.
+  using Key = std::tuple<PartKind, int32_t, int32_t, int32_t, int32_t, bool, bool>;
   std::map<Key, PartSize> known_;
 };
 

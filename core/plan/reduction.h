@@ -13,7 +13,8 @@
 // home sums in the order of the replicas.
 //
 // A share may have *mirrors* too, ranks of other replicas that lead it there: they receive the
-// home's sums, and so its bits, and keep the same optimizer state.
+// home's sums, and so its bits, and keep the same optimizer state. Where every replica is a home of
+// all (EveryReplicaIsHome), each updates all parameters itself and is given none.
 //
 // Pure.
 #pragma once

@@ -91,7 +91,7 @@ enum class Op : uint8_t {
   kRecord,           // the rank's record of the step joins everyone's
   kDecide,           // every record checked: commit or not, norm, token count
   kOptimize,         // module, chunk: predicated on the decision
-  kGather,           // module, chunk: parameters gathered from their shares
+  kGather,           // module, chunk: parameters gathered from their shares, if not there
   kSpread,           // module: a tied head takes the embedding's parameters
 };
 

@@ -385,7 +385,10 @@ class Search {
     }
     if (found.has_value()) return found;
     if (fits_ || some_slow) return is_slow();
-    if (plans_.some_misfit()) ++result_.too_large;
+    // What could not be submitted anyway is not too large.
+    if (!IsSound(layout, laid) || !plans_.some_misfit()) return std::nullopt;
+    ++result_.too_large;
+    least_memory_ = std::min(least_memory_, plans_.least_memory());
     return std::nullopt;
   }
 
@@ -444,11 +447,10 @@ class Search {
     absl::Status unsound = unsound_;
     unsound.Update(plans_.unsound());
     if (result_.too_large == 0 && !unsound.ok()) return unsound;
-    const double least_memory = std::min(least_memory_, plans_.least_memory());
     const std::string least =
-        std::isfinite(least_memory)
+        std::isfinite(least_memory_)
             ? absl::StrCat(": the smallest needs at least ",
-                           plan::FormatBytes(static_cast<int64_t>(least_memory)))
+                           plan::FormatBytes(static_cast<int64_t>(least_memory_)))
             : "";
     return ViolationsStatus(
         {{.field = "spec.modules",
@@ -470,7 +472,7 @@ class Search {
   std::vector<Found> written_;     // layouts as written, in order; those behind `wanted_` not all
   std::vector<Pending> pending_;
   std::vector<Found> best_;  // as admitted, in order
-  // Of layouts too large whatever the setting, the least that a device needs, in bytes.
+  // Of layouts that are too large, the least that a device needs, in bytes.
   double least_memory_ = std::numeric_limits<double>::infinity();
   // Of the layout that is looked at: whether some setting fits, and whether it could be submitted,
   // which nobody asks before one does.

@@ -20,6 +20,7 @@ bool KeepsLeast(const Setting& setting) {
 void SearchPlans::Begin(const job::JobSpec& laid) {
   Forget();
   laid_ = &laid;
+  least_memory_ = std::numeric_limits<double>::infinity();
 }
 
 void SearchPlans::Forget() {
@@ -69,15 +70,27 @@ SearchPlans::Need SearchPlans::NeedOf(const plan::Plan& plan) {
   return most;
 }
 
-// Of larger microbatches no fewer samples are kept. Of smaller ones as many microbatches are, or
-// more, but that rounds of several chunks may be half as long; and with what is rounded each takes
-// half of its part of a larger one at least.
-bool SearchPlans::IsTooLarge(const Setting& setting) const {
+// Where a step's microbatches fill all stages, no module is ahead of them, and each has its rows of
+// them.
+bool SearchPlans::KeepsAsManyAsOfSmaller(const Setting& setting) {
+  if (setting.schedule.chunks > 1 || setting.schedule.name == job::ScheduleName::kThreePhase)
+    return false;
+  const plan::Plan* plan = Under(setting);
+  return plan != nullptr && plan->microbatches >= plan->stages &&
+         std::none_of(plan->spec.modules.begin(), plan->spec.modules.end(),
+                      [](const job::Module& module) { return module.frozen; });
+}
+
+// Of smaller microbatches as many are kept, or more, but that rounds of several chunks may be half
+// as long; and with what is rounded each takes half of its part of a larger one at least.
+bool SearchPlans::IsTooLarge(const Setting& setting) {
   return std::any_of(misfits_.begin(), misfits_.end(), [&](const Misfit& other) {
     const bool alike = other.setting.schedule == setting.schedule &&
                        other.setting.language == setting.language &&
                        other.setting.others == setting.others;
-    if (!alike || other.setting.micro <= setting.micro) return alike;
+    if (!alike) return false;
+    if (other.setting.micro == setting.micro) return true;
+    if (other.setting.micro < setting.micro) return KeepsAsManyAsOfSmaller(setting);
     const double rest = static_cast<double>(other.need.total - other.need.activations);
     const double kept = static_cast<double>(other.need.activations) *
                         static_cast<double>(setting.micro) /

@@ -43,7 +43,7 @@ class SearchPlans {
   // Whether it did not, of any setting of this layout.
   bool some_misfit() const;
 
-  // Of all that did not fit in any layout, the least that a device needs, in bytes.
+  // Of what did not fit, the least that a device needs, in bytes.
   double least_memory() const { return least_memory_; }
   // Why the first plan that could not be made, if any, could not.
   const absl::Status& unsound() const { return unsound_; }
@@ -68,7 +68,9 @@ class SearchPlans {
 
   Need NeedOf(const plan::Plan& plan);
   // Whether a misfit of other microbatches says that these do not fit either.
-  bool IsTooLarge(const Setting& setting) const;
+  bool IsTooLarge(const Setting& setting);
+  // Whether ranks keep as many microbatches as of any smaller ones, and of each no fewer rows.
+  bool KeepsAsManyAsOfSmaller(const Setting& setting);
 
   const plan::Cluster& cluster_;
   const int64_t device_memory_, unestimated_;

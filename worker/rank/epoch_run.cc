@@ -206,16 +206,24 @@ absl::Status EpochRun::OpenMetrics() {
     return LeadsOut(job::FailureKind::kOutputUnavailable, "spec.output", plan_.spec.output, led);
   }
   ASSIGN_OR_RETURN(metrics_, MetricsWriter::Open(output_, std::move(options)));
-  if (goes_on() && first_step_ > 1 && metrics_->last_step() == 0) {
+  if (metrics_->last_step() > 0) kept_.lines_in = output_;
+  const int64_t begins = manifest_.has_value() ? manifest_->step : 0;
+  if (goes_on() && start_.decision.step > begins + 1 && metrics_->last_step() == 0) {
     v1::RankReport report;
     report.mutable_event()->set_type("LinesMissing");
     report.mutable_event()->set_message(
-        absl::StrCat(output_, " has no lines of steps before ", first_step_,
+        absl::StrCat(output_, " has no lines of steps before ", start_.decision.step,
                      " on this node: metrics.jsonl begins there; the others are where the rank "
                      "that wrote them was, or have been moved away"));
     RETURN_IF_ERROR(Report(std::move(report)));
   }
   return RankFigures::MakeFolder(output_, WriteFolders());
+}
+
+absl::Status EpochRun::WriteLine(const train::StepSummary& step) {
+  RETURN_IF_ERROR(metrics_->Write(step, epoch()));
+  if (kept_.lines_in != output_) kept_.lines_in = output_;
+  return absl::OkStatus();
 }
 
 int64_t EpochRun::LengthMultiple() const { return order_.device_kind() == "gpu" ? 8 : 1; }
@@ -339,7 +347,7 @@ absl::Status EpochRun::Train() {
                    tried == 0 ? "" : absl::StrCat(" has tried ", tried, " microbatches alone,")));
   // Whoever wrote metrics before may have died before it wrote the last one.
   if (goes_on() && metrics_ != nullptr && metrics_->last_step() < start_.decision.step)
-    RETURN_IF_ERROR(metrics_->Write(trainer_->SummaryOf(start_.decision), epoch()));
+    RETURN_IF_ERROR(WriteLine(trainer_->SummaryOf(start_.decision)));
   v1::RankReport ready;
   ready.mutable_ready()->set_connected(connected_after_);
   ready.mutable_ready()->set_state(state_after_);
@@ -484,7 +492,6 @@ absl::Status EpochRun::Quiesce(const absl::Status& ended) {
   if (drained.ok() && trainer_ != nullptr) {
     drained = model::CallTorch("the last decision", [this] { trainer_->AccountForLast(); });
   }
-  if (metrics_ != nullptr && metrics_->last_step() > 0) kept_.lines_in = output_;
   metrics_ = nullptr;  // another rank may write them from now on
   const absl::Status sent = Report(QuietNow(drained.ok()));
   if (!sent.ok()) spdlog::error("could not tell the daemon: {}", sent.ToString());

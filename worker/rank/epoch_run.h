@@ -156,6 +156,8 @@ class EpochRun {
   // Samples as this rank reads them in `plan`; nullptr: as in its own, which kept_.source does.
   absl::StatusOr<std::unique_ptr<train::SampleSource>> SourceBeside(const plan::Plan& plan) const;
   absl::Status OpenMetrics();
+  // Errors: those of MetricsWriter::Write.
+  absl::Status WriteLine(const train::StepSummary& step);
   absl::Status Connect();
   // Waits until all ranks have come here.
   absl::Status AwaitAllConnected();

@@ -65,7 +65,7 @@ void EpochRun::OnStep(const train::StepSummary& step) {
     report_status_.Update(channel_.Send(message, kSendTimeout));
   }
   if (!reporter_) return;
-  if (const absl::Status written = metrics_->Write(step, epoch()); !written.ok()) {
+  if (const absl::Status written = WriteLine(step); !written.ok()) {
     report_status_.Update(written);
     MutexLock lock(&mu_);
     if (training_ != nullptr) training_->RequestStop();

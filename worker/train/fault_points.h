@@ -7,8 +7,10 @@
 //   reduce             before a part's gradients are reduced, mirrors given theirs
 //   record             before the record of the step is made: nothing of it is decided
 //   optimizer          before a part's own state is updated: the step is decided
-//   mirror             behind that, before the state that this rank mirrors is updated
-//   gather             before a part's parameters are gathered
+//   mirror             behind that, before the state that this rank mirrors is updated, or, where
+//   it
+//                      updates all weights, before both
+//   gather             before a part's parameters are gathered, if they are
 //   checkpoint         before each block of the part of a checkpoint, on the thread that writes it
 //   recovery           of an epoch that goes on: step 0 before it is told from where, and again, of
 //                      the step that it goes on behind, before state moves

@@ -1,7 +1,8 @@
 // worker/train/part_reduction.h: what keeps the copies of one pipeline part alike, for one epoch.
 //
 // Each replica reduces its shares (core/plan/reduction.h) and, after the optimizer, gives them to
-// the others: by a collective a bucket where all are equally wide, else by messages.
+// the others, where these do not update them themselves: by a collective a bucket where all are
+// equally wide, else by messages.
 //
 // Not thread-safe. On CUDA only enqueues.
 #pragma once

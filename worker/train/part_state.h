@@ -3,8 +3,9 @@
 //
 // Weights and gradients are flat buffers laid out by plan::ParametersOf. Each share of a bucket has
 // one primary home (plan/reduction.h; as ZeRO-1 has it), which updates its weights, as far as it
-// leads them (plan/copies.h); it and the share's mirrors keep optimizer state for it. What does not
-// train has neither optimizer state nor gradients: these are of the front of the flat buffer.
+// leads them (plan/copies.h); it and the share's mirrors keep optimizer state for it, and mirrors
+// may update the weights, too (Executor::UpdateEverywhere). What does not train has neither
+// optimizer state nor gradients: these are of the front of the flat buffer.
 //
 // Nothing here is bound to an epoch: who reduces and gathers these buffers is part_reduction.h.
 //
@@ -70,7 +71,7 @@ class PartState {
   void AllocateFlat();
   void Allocate(StateBlock& block) const;
 
-  // The moment at which the rank's own shares of a bucket were updated last.
+  // The moment at which all that the rank updates of a bucket's weights was updated last.
   void set_updated(int32_t bucket, Moment moment) {
     updated_.resize(std::max(updated_.size(), static_cast<size_t>(bucket) + 1));
     updated_[static_cast<size_t>(bucket)] = std::move(moment);

@@ -34,7 +34,7 @@ struct StateBlock {
   std::vector<StateRun> runs;
   int64_t elements = 0;
   // [elements]. Undefined: the weights themselves are the master copy. A mirror has one always, for
-  // its weights come from the primary.
+  // its weights come from the primary, or are made from it (Executor::UpdateEverywhere).
   at::Tensor master;
   at::Tensor first_moment, second_moment;  // [elements]
   // Of a mirror: elements of these tensors whose state has not come yet (mirror_fill.h); ascending,

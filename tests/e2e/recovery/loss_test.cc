@@ -1,6 +1,10 @@
 // A rank dies in the middle of training, and what is left goes on: with the same numbers.
 #include <signal.h>
 
+#include <filesystem>
+#include <string>
+#include <vector>
+
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
@@ -67,6 +71,33 @@ INSTANTIATE_TEST_SUITE_P(Layouts, LossTest,
                                          LossCase{"TensorRank", "ranks: 2", "ranks: 4, tp: 2", {5}},
                                          LossCase{"Encoder", "ranks: 2", "ranks: 4, tp: 2", {0}}),
                          [](const auto& info) { return info.param.name; });
+
+// Who writes the records from then on has not seen them: its node may have had another folder.
+TEST(LossOfTheWriterTest, FolderThatIsMovedAwayWithIt_IsMadeAnew_AndSaid) {
+  const DataFolder data = MakeSmallData();
+  Cluster cluster;
+  const JobOptions options{.name = "moved",
+                           .steps = 200000,
+                           .vision = "",
+                           .language = "ranks: 2",
+                           .batch = 8,
+                           .recovery = "{rejoin: manual}",
+                           .output = "moved"};
+  const int64_t job = cluster.Submit(Document(data, options)).id();
+  cluster.AwaitStep(job, 5);
+  const pid_t writer = cluster.Ranks(job).at(0).pid();
+  kill(writer, SIGSTOP);  // it does not see that they are gone
+  const std::string output = data.path + "/moved";
+  std::filesystem::rename(output, output + ".elsewhere");
+  kill(writer, SIGKILL);
+  cluster.Await(job, [&](const v1::JobStatus& status) { return status.last_step().epoch() > 1; });
+  EXPECT_THAT(MessagesOf(cluster, job, "LinesMissing"), HasSubstr("has no lines of steps before "));
+  const std::vector<Metric> before = ReadMetrics(output + ".elsewhere"),
+                            since = ReadMetrics(output);
+  ASSERT_FALSE(before.empty());
+  ASSERT_FALSE(since.empty());
+  EXPECT_GE(since.front().step, before.back().step);
+}
 
 }  // namespace
 }  // namespace phalanx::e2e

@@ -12,6 +12,7 @@
 #include "core/plan/cost.h"
 #include "core/plan/loss.h"
 #include "core/plan/parameters.h"
+#include "core/plan/part_sizes.h"
 #include "core/plan/reduction.h"
 #include "core/plan/shares.h"
 #include "core/plan/state_table.h"
@@ -291,6 +292,18 @@ TEST(EstimateMemoryTest, DamagedTables_EveryRankIsEstimatedByItsOwnWidth) {
       EXPECT_EQ(one.total() == 0, plan.PlacesOf(Rank{rank}).empty()) << rank;
     }
   });
+}
+
+// Shares of more replicas take more padding.
+TEST(EstimateMemoryTest, WithSizesOfOtherPlansOfTheJob_IsTheSame) {
+  PartSizes sizes;
+  for (const int32_t dp : {1, 6, 3, 5, 2}) {
+    const Plan plan = MustPlan(AJob().Module("language", Llama(), {.dp = dp}).Batch(30, 1));
+    const std::vector<MemoryEstimate> own = EstimateMemory(plan);
+    const std::vector<MemoryEstimate> shared = EstimateMemory(plan, {}, sizes);
+    for (size_t rank = 0; rank < own.size(); ++rank)
+      EXPECT_EQ(shared[rank].total(), own[rank].total()) << dp;
+  }
 }
 
 TEST(EstimateMemoryTest, OfTwoEncodersOfOneModality_SharesTheContext) {

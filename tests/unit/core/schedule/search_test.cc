@@ -348,6 +348,19 @@ TEST(SearchTest, Search_NothingFitsBesideWhatNoEstimateCounts_SaysHowMuchIsNeede
               HasSubstr("fits the memory of each, 1.0 GiB: the smallest needs at least 2.0 GiB"));
 }
 
+// However much memory there is: it would say so for ever.
+TEST(SearchTest, Search_OfWhatCouldNotBeSubmitted_SaysWhy_NotHowMuchMemoryItTakes) {
+  job::JobSpec spec = Decoder();
+  spec.recovery.state_copies = 1;
+  int64_t memory = 0;  // with which no layout is too large of which one home would be kept
+  for (const Proposal& proposal : Search(spec, {.devices = 2}).best)
+    memory = std::max(memory, proposal.memory);
+  spec.recovery.state_copies = 3;
+  const auto result = SearchLayouts(spec, {.devices = 2, .device_memory = memory});
+  EXPECT_THAT(std::string(result.status().message()),
+              HasSubstr("spec.recovery.state_copies: 3: may not exceed "));
+}
+
 TEST(SearchTest, Search_UnknownShape_IsRefused) {
   const auto result = SearchLayouts(
       AJob().Module("language", support::NoArchitecture(4)).Batch(4, 1), {.devices = 2});

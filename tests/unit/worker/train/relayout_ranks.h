@@ -193,6 +193,8 @@ class Ranks {
   const std::map<Rank, int>& fill_runs() const { return fill_runs_; }
   // What their mirrors did not get as it was sent, in the last Enter.
   const std::map<Rank, std::string>& damaged() const { return damaged_; }
+  // Whether each was told that all mirrors are whole.
+  const std::map<Rank, bool>& whole() const { return whole_; }
 
   // The ranks that `after` has lost die first. What each rank's Enter has said.
   using Wrap =
@@ -212,6 +214,7 @@ class Ranks {
       results[rank] = absl::OkStatus();
       fill_runs_[rank] = 0;
       damaged_[rank].clear();
+      whole_[rank] = false;
     }
     {
       std::vector<std::jthread> threads;
@@ -230,6 +233,7 @@ class Ranks {
             result = share.status();
             for (; result.ok() && !fill.done(); ++fill_runs_.at(rank)) result = fill.Run(*share);
             damaged_.at(rank) = fill.damaged();
+            whole_.at(rank) = fill.whole();
           }
           if (!result.ok()) bulk->Abort(result);
         });
@@ -319,6 +323,7 @@ class Ranks {
   std::function<absl::Duration(Rank)> step_;
   std::map<Rank, int> fill_runs_;
   std::map<Rank, std::string> damaged_;
+  std::map<Rank, bool> whole_;
 };
 
 }  // namespace phalanx::train

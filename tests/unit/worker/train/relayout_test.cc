@@ -26,6 +26,7 @@ using support::Llama;
 using testing::AllOf;
 using testing::ElementsAre;
 using testing::HasSubstr;
+using testing::Pair;
 
 plan::Plan HealthyOf(AJob job) {
   const job::JobSpec spec = job.Build();
@@ -322,8 +323,11 @@ TEST(RelayoutOfRanksTest, MirrorThatIsGivenDamagedBytes_LacksThemUntilTheNextCha
   EXPECT_EQ(ranks.damaged().at(Rank{1}), "");
   EXPECT_TRUE(ranks.of(0).Lacks());
   EXPECT_FALSE(ranks.of(1).Lacks());
+  // All know it, or one of them would wait for weights that the other does not give.
+  EXPECT_THAT(ranks.whole(), ElementsAre(Pair(Rank{0}, false), Pair(Rank{1}, false)));
   ExpectOk(ranks.Enter(after));
   EXPECT_EQ(ranks.damaged().at(Rank{0}), "");
+  EXPECT_THAT(ranks.whole(), ElementsAre(Pair(Rank{0}, true), Pair(Rank{1}, true)));
   EXPECT_FALSE(ranks.of(0).Lacks());
   ranks.ExpectWhole();
 }
