@@ -155,6 +155,7 @@ class EpochRun {
   data::DataSetSpec SetOf(bool validation) const;
   // Samples as this rank reads them in `plan`; nullptr: as in its own, which kept_.source does.
   absl::StatusOr<std::unique_ptr<train::SampleSource>> SourceBeside(const plan::Plan& plan) const;
+  // epoch_metrics.cc. Of the rank that reports.
   absl::Status OpenMetrics();
   // Errors: those of MetricsWriter::Write.
   absl::Status WriteLine(const train::StepSummary& step);

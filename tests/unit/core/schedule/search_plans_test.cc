@@ -1,0 +1,73 @@
+// What a search takes to be too large without an estimate of its own is too large.
+#include "core/schedule/search_plans.h"
+
+#include <gtest/gtest.h>
+
+#include "tests/support/specs.h"
+
+namespace phalanx::schedule {
+namespace {
+
+using job::ScheduleName;
+using support::AJob;
+
+// Four encoders beside a language module of one replica.
+job::JobSpec Laid() {
+  AJob job;
+  job.Module("vision", support::LargeClipVision(), {.dp = 4, .offset = 0})
+      .Module("language", support::LargeLlama({.layers = 16, .context = 2048}),
+              {.tp = 2, .pp = 2, .offset = 0})
+      .Edge("vision", "language", {.projector = 4096})
+      .Batch(64, 1)
+      .Compute(job::Precision::kBf16);
+  job.spec().resources.device = job::DeviceKind::kGpu;
+  job.spec().recovery.state_copies = 1;
+  return job;
+}
+
+class SearchPlansTest : public testing::Test {
+ protected:
+  // A search that does not know the memory estimates each.
+  int64_t NeedOf(const Setting& setting) {
+    SearchPlans plans(cluster_, 0, 0);
+    plans.Begin(laid_);
+    const plan::Plan* plan = plans.Under(setting);
+    EXPECT_NE(plan, nullptr);
+    return plan == nullptr ? 0 : plans.MemoryOf(*plan);
+  }
+
+  const job::JobSpec laid_ = Laid();
+  const plan::Cluster cluster_ = plan::MakeCluster(1, 4);
+};
+
+// Each encoder takes a sample of each microbatch at least, and all microbatches are kept.
+TEST_F(SearchPlansTest, LargerMicrobatchesThatKeepLess_FitWhereSmallerOnesDoNot) {
+  const Setting small{.micro = 1, .schedule = {.name = ScheduleName::kThreePhase}};
+  Setting large = small;
+  large.micro = 4;
+  ASSERT_LT(NeedOf(large), NeedOf(small));
+  SearchPlans plans(cluster_, NeedOf(large), 0);
+  plans.Begin(laid_);
+  EXPECT_FALSE(plans.Fits(small));
+  EXPECT_TRUE(plans.Fits(large));
+}
+
+TEST_F(SearchPlansTest, Fits_OfAnySettingBehindAnyOther_IsWhatItsEstimateSays) {
+  for (const ScheduleName name :
+       {ScheduleName::k1F1B, ScheduleName::kZeroBubbleH1, ScheduleName::kThreePhase}) {
+    for (const int64_t first : {1, 2, 4, 8, 16, 64}) {
+      const Setting tight{.micro = first, .schedule = {.name = name}};
+      const int64_t memory = NeedOf(tight) - 1;
+      SearchPlans plans(cluster_, memory, 0);
+      plans.Begin(laid_);
+      EXPECT_FALSE(plans.Fits(tight));
+      for (const int64_t micro : {1, 2, 4, 8, 16, 64}) {
+        const Setting setting{.micro = micro, .schedule = {.name = name}};
+        EXPECT_EQ(plans.Fits(setting), NeedOf(setting) <= memory) << first << ", " << micro;
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace phalanx::schedule
