@@ -10,10 +10,16 @@
 
 namespace phalanx::rank {
 
+std::string EpochRun::Owner() const {
+  return absl::StrCat(store_, "/", ToString(JobId{order_.assign().job()}));
+}
+
+std::string EpochRun::Lines() const { return absl::StrCat(Owner(), " ", output_); }
+
 absl::Status EpochRun::OpenMetrics() {
   if (!reporter_) return absl::OkStatus();
   MetricsOptions options;
-  options.owner = absl::StrCat(store_, "/", ToString(JobId{order_.assign().job()}));
+  options.owner = Owner();
   if (manifest_.has_value()) {
     options.predecessor = absl::StrCat(manifest_->store, "/", ToString(JobId{manifest_->number}));
   }
@@ -29,14 +35,15 @@ absl::Status EpochRun::OpenMetrics() {
     report_status_.Update(Report(std::move(report)));
   };
   options.folders = WriteFolders();
-  options.has_lines = kept_.lines_in == output_;
+  // Of a job that begins anew no line stays.
+  options.has_lines = first_step_ > 1 && kept_.lines == Lines();
   const absl::Status led =
       (options.has_lines ? HeldFolder::Open : HeldFolder::Make)(output_, options.folders).status();
   if (absl::IsInvalidArgument(led)) {
     return LeadsOut(job::FailureKind::kOutputUnavailable, "spec.output", plan_.spec.output, led);
   }
   ASSIGN_OR_RETURN(metrics_, MetricsWriter::Open(output_, std::move(options)));
-  if (metrics_->last_step() > 0) kept_.lines_in = output_;
+  kept_.lines = metrics_->last_step() > 0 ? Lines() : "";
   const int64_t begins = manifest_.has_value() ? manifest_->step : 0;
   if (goes_on() && start_.decision.step > begins + 1 && metrics_->last_step() == 0) {
     v1::RankReport report;
@@ -52,7 +59,7 @@ absl::Status EpochRun::OpenMetrics() {
 
 absl::Status EpochRun::WriteLine(const train::StepSummary& step) {
   RETURN_IF_ERROR(metrics_->Write(step, epoch()));
-  if (kept_.lines_in != output_) kept_.lines_in = output_;
+  if (kept_.lines.empty()) kept_.lines = Lines();
   return absl::OkStatus();
 }
 

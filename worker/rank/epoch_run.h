@@ -77,7 +77,8 @@ struct Kept {
   std::unique_ptr<train::SampleSource> source;
   std::unique_ptr<train::SampleSource> validation;  // nullptr: the job has none
   std::unique_ptr<data::Tokenizer> tokenizer;       // of the validation's captions
-  std::string lines_in;                             // the output folder with lines of this process
+  // "STORE/job-N FOLDER": the job that this process has written lines of, and where; empty: none.
+  std::string lines;
 };
 
 class EpochRun {
@@ -156,6 +157,8 @@ class EpochRun {
   // Samples as this rank reads them in `plan`; nullptr: as in its own, which kept_.source does.
   absl::StatusOr<std::unique_ptr<train::SampleSource>> SourceBeside(const plan::Plan& plan) const;
   // epoch_metrics.cc. Of the rank that reports.
+  std::string Owner() const;  // as metrics.owner names the job
+  std::string Lines() const;  // as kept_.lines
   absl::Status OpenMetrics();
   // Errors: those of MetricsWriter::Write.
   absl::Status WriteLine(const train::StepSummary& step);

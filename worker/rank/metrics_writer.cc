@@ -356,7 +356,7 @@ absl::StatusOr<std::unique_ptr<MetricsWriter>> MetricsWriter::Open(const std::st
   while (true) {
     absl::StatusOr<std::unique_ptr<MetricsWriter>> opened = TryToOpen(path, options);
     // Where the job begins, a folder that takes nothing is better known at once.
-    const bool may_pass = (options.first_step > 1 || options.has_lines) &&
+    const bool may_pass = options.first_step > 1 &&
                           job::KindIn(opened.status()) == job::FailureKind::kOutputUnavailable;
     if (!may_pass || std::chrono::steady_clock::now() >= give_up) return opened;
     if (options.stop.stop_requested()) return absl::CancelledError("asked to stop");

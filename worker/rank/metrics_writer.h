@@ -29,8 +29,9 @@ struct MetricsOptions {
   std::string predecessor;
   // Lines of steps from this one on are dropped: the run goes on from the step before.
   int64_t first_step = 1;
-  // This process has written lines of the job there in an epoch before: a folder without them is
-  // another one, where the job's has been moved away, and takes nothing.
+  // This process has written lines of the job there in an epoch before, and first_step is behind
+  // the first: a folder without them is another one, where the job's has been moved away, and takes
+  // nothing.
   bool has_lines = false;
   // The epoch that writes, and its fence (Assign.fence of the wire); 0: not known, and the folder
   // neither learns of the epoch nor refuses it.
