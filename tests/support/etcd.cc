@@ -9,6 +9,7 @@
 
 #include <cstdlib>
 #include <filesystem>
+#include <random>
 #include <utility>
 #include <vector>
 
@@ -39,18 +40,24 @@ std::string Program() {
   return "";
 }
 
-// A port of loopback that was free a moment ago.
+// A port of loopback that was free a moment ago, below those that the kernel gives to connections:
+// a server that is killed finds it free again, and who calls meanwhile cannot be given it himself.
 std::string FreeAddress() {
-  const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-  sockaddr_in address{};
-  address.sin_family = AF_INET;
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  socklen_t size = sizeof(address);
-  Require(bind(fd, reinterpret_cast<sockaddr*>(&address), sizeof(address)) == 0 &&
-              getsockname(fd, reinterpret_cast<sockaddr*>(&address), &size) == 0,
-          "no port of loopback is free");
-  close(fd);
-  return absl::StrCat("127.0.0.1:", ntohs(address.sin_port));
+  constexpr int kFirst = 20'000, kLast = 32'000;
+  std::random_device device;
+  for (int attempt = 0; attempt < kPortAttempts; ++attempt) {
+    const int port = std::uniform_int_distribution<int>(kFirst, kLast)(device);
+    const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    sockaddr_in address{};
+    address.sin_family = AF_INET;
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    address.sin_port = htons(static_cast<uint16_t>(port));
+    const bool is_free = bind(fd, reinterpret_cast<sockaddr*>(&address), sizeof(address)) == 0;
+    close(fd);
+    if (is_free) return absl::StrCat("127.0.0.1:", port);
+  }
+  Require(false, "no port of loopback is free");
+  return "";
 }
 
 }  // namespace

@@ -11,6 +11,7 @@ import contextlib
 import json
 import os
 import pathlib
+import random
 import shutil
 import signal
 import socket
@@ -68,9 +69,12 @@ class Authority:
 
 
 def free_port():
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return one.getsockname()[1]
+    """Below those that the kernel gives to connections: free again once a member is killed."""
+    while True:
+        port = random.randrange(20_000, 32_000)
+        with socket.socket() as one, contextlib.suppress(OSError):
+            one.bind(("127.0.0.1", port))
+            return port
 
 
 class Members:
@@ -89,7 +93,7 @@ class Members:
                 return
             self.end()
             for name in self.names:
-                shutil.rmtree(folder / name)
+                shutil.rmtree(folder / name, ignore_errors=True)  # who found no port has made none
         raise AssertionError("etcd does not start: " + "".join(self.log(name)[-1000:] for name in self.names))
 
     def addresses(self):
