@@ -114,7 +114,7 @@ void Coordinator::BeginFromCopies(Job& job, const ChosenCopies& chosen) {
   job.recovery->stage = Recovery::Stage::kEntering;
   Commit(job, EventRecorded{"WentBack",
                             absl::StrCat("training goes back to step ", step,
-                                         ", of which the nodes have copies in memory: ", again,
+                                         ", which all copies in memory that are left have: ", again,
                                          again == 1 ? " step is" : " steps are", " done again"),
                             job.state.epoch});
   plan::RankList keepers;

@@ -65,8 +65,8 @@ TEST_F(CopiesTest, StateThatIsLost_ComesFromTheNewestStepOfWhichAllHaveCopies) {
   EXPECT_EQ(Begun().copies->plan_digest, "plan:2 on n");
   EXPECT_EQ(Begun().start, Behind(4));
   EXPECT_THAT(Events(job, "WentBack"),
-              ElementsAre(HasSubstr("back to step 4, of which the nodes "
-                                    "have copies in memory: 2 steps are")));
+              ElementsAre(HasSubstr("back to step 4, which all copies in "
+                                    "memory that are left have: 2 steps are")));
   h_.Ready(node_, job, 0, 2, 3);
   EXPECT_THAT(Events(job, "Returned"), SizeIs(1));
   Step(job, 5, 3);
