@@ -227,25 +227,25 @@ std::vector<MemoryEstimate> EstimateState(const Plan& plan, PartSizes& sizes) {
   return EstimateAll(plan, nullptr, sizes);
 }
 
-std::vector<int64_t> EstimateActivations(const Plan& plan, const SampleShape& samples) {
+std::vector<int64_t> EstimateActivations(const Plan& plan, int32_t module,
+                                         const SampleShape& samples) {
   std::vector<int64_t> bytes(static_cast<size_t>(plan.world), 0);
-  for (const ModulePlan& layout : plan.modules) {
-    if (!TraitsOf(plan.module_spec(layout.index).architecture).known()) continue;
-    const ReplicaTable& replicas = layout.replicas;
-    for (Place place{.module = layout.index}; place.pp < layout.pp(); ++place.pp) {
-      place.width = replicas.Width(0, place.pp);
-      std::vector<int64_t> counts;
-      int64_t here = 0;
-      for (place.tp = 0; place.tp < place.width; ++place.tp) {
-        place.dp = 0;
-        std::vector<int64_t> own = UnitCountsOf(plan, place);
-        if (own != counts) here = ActivationBytes(plan, place, samples);
-        counts = std::move(own);
-        for (; place.dp < replicas.replicas(); ++place.dp) {
-          for (place.cp = 0; place.cp < replicas.cp(); ++place.cp)
-            bytes[static_cast<size_t>(plan.RankOf(place).value)] += here;
-          place.cp = 0;
-        }
+  if (!TraitsOf(plan.module_spec(module).architecture).known()) return bytes;
+  const ModulePlan& layout = plan.modules[static_cast<size_t>(module)];
+  const ReplicaTable& replicas = layout.replicas;
+  for (Place place{.module = module}; place.pp < layout.pp(); ++place.pp) {
+    place.width = replicas.Width(0, place.pp);
+    std::vector<int64_t> counts;
+    int64_t here = 0;
+    for (place.tp = 0; place.tp < place.width; ++place.tp) {
+      place.dp = 0;
+      std::vector<int64_t> own = UnitCountsOf(plan, place);
+      if (own != counts) here = ActivationBytes(plan, place, samples);
+      counts = std::move(own);
+      for (; place.dp < replicas.replicas(); ++place.dp) {
+        for (place.cp = 0; place.cp < replicas.cp(); ++place.cp)
+          bytes[static_cast<size_t>(plan.RankOf(place).value)] += here;
+        place.cp = 0;
       }
     }
   }

@@ -55,9 +55,11 @@ std::vector<MemoryEstimate> EstimateMemory(const Plan& plan, const SampleShape& 
                                            PartSizes& sizes);
 // The same without activations.
 std::vector<MemoryEstimate> EstimateState(const Plan& plan, PartSizes& sizes);
-// Of every rank of a plan that is whole, its activations alone: the rest of an estimate depends
-// neither on samples nor on the micro batch nor on what is computed again.
-std::vector<int64_t> EstimateActivations(const Plan& plan, const SampleShape& samples = {});
+// Of every rank of a plan that is whole, its activations of one module alone, which of all that is
+// computed again depend on what that module does. The rest of an estimate depends neither on
+// samples nor on the micro batch nor on what is computed again.
+std::vector<int64_t> EstimateActivations(const Plan& plan, int32_t module,
+                                         const SampleShape& samples = {});
 // Whether any rank takes memory of its node.
 bool TakesHostMemory(const Plan& plan);
 

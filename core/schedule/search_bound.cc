@@ -95,15 +95,25 @@ const SearchBounds::Stages& SearchBounds::StagesOf(const SearchLayout& layout, i
   const bool vee = module == spec_.language && setting.schedule.name == ScheduleName::kZeroBubbleV;
   const auto [entry, is_new] = stages_.try_emplace(
       {module, shape.width, pp, chunks, vee, shape.recompute, shape.rows, shape.microbatches});
-  if (!is_new) return entry->second;
+  Stages& stages = entry->second;
+  if (!is_new) return stages;
   const std::vector<int32_t> layers = LayersByFlow(module, pp, setting.schedule);
   for (size_t flow = 0; flow < layers.size(); ++flow) {
     shape.layers = layers[flow];
     shape.first = flow == 0;
     shape.last = flow + 1 == layers.size();
-    entry->second.push_back(model_.OfPart(shape));
+    stages.by_flow.push_back(model_.OfPart(shape));
   }
-  return entry->second;
+  const plan::PartOrder order = {.pp = pp,
+                                 .chunks = static_cast<int32_t>(layers.size()) / pp,
+                                 .path = vee ? plan::ChunkPath::kVee : plan::ChunkPath::kLoop};
+  stages.work.resize(static_cast<size_t>(pp));
+  for (size_t flow = 0; flow < layers.size(); ++flow)
+    stages.work[static_cast<size_t>(order.StageAt(static_cast<int32_t>(flow)))] +=
+        stages.by_flow[flow].total();
+  stages.most = *std::max_element(stages.work.begin(), stages.work.end());
+  stages.average = std::accumulate(stages.work.begin(), stages.work.end(), 0.0) / pp;
+  return stages;
 }
 
 bool SearchBounds::DefaultOrder(size_t module) const {
@@ -113,36 +123,26 @@ bool SearchBounds::DefaultOrder(size_t module) const {
 // Of a microbatch, on the rank of the span that works most.
 double SearchBounds::OfSpan(const SearchLayout& layout, int32_t span, const Microbatches& batch,
                             const Setting& setting) {
-  std::vector<std::vector<double>> works;  // of each module there, by stage
+  std::vector<const std::vector<double>*> works;  // of each module there
+  double most = 0, average = 0;
   bool default_order = true;
   int32_t runs = 1;  // of ranks on which no stage changes
   for (size_t i = 0; i < spec_.modules.size(); ++i) {
     if (layout.span_of[i] != span) continue;
     const auto module = static_cast<int32_t>(i);
     const Stages& stages = StagesOf(layout, module, batch, setting);
-    const int32_t pp = layout.degrees[i].pp;
-    const bool vee =
-        module == spec_.language && setting.schedule.name == ScheduleName::kZeroBubbleV;
-    const plan::PartOrder order = {.pp = pp,
-                                   .chunks = static_cast<int32_t>(stages.size()) / pp,
-                                   .path = vee ? plan::ChunkPath::kVee : plan::ChunkPath::kLoop};
-    std::vector<double>& work = works.emplace_back(static_cast<size_t>(pp), 0.0);
-    for (size_t flow = 0; flow < stages.size(); ++flow)
-      work[static_cast<size_t>(order.StageAt(static_cast<int32_t>(flow)))] += stages[flow].total();
+    works.push_back(&stages.work);
+    most = std::max(most, stages.most);
+    average += stages.average;
     default_order &= DefaultOrder(i);
-    runs = std::lcm(runs, pp);
-  }
-  double most = 0, average = 0;
-  for (const std::vector<double>& work : works) {
-    average += std::accumulate(work.begin(), work.end(), 0.0) / static_cast<double>(work.size());
-    most = std::max(most, *std::max_element(work.begin(), work.end()));
+    runs = std::lcm(runs, layout.degrees[i].pp);
   }
   most = std::max(most, average);
   if (!default_order) return most;
   for (int32_t run = 0; run < runs; ++run) {
     double sum = 0;
-    for (const std::vector<double>& work : works)
-      sum += work[static_cast<size_t>(run) * work.size() / static_cast<size_t>(runs)];
+    for (const std::vector<double>* work : works)
+      sum += (*work)[static_cast<size_t>(run) * work->size() / static_cast<size_t>(runs)];
     most = std::max(most, sum);
   }
   return most;
@@ -151,7 +151,7 @@ double SearchBounds::OfSpan(const SearchLayout& layout, int32_t span, const Micr
 // As core/schedule/bound.h, of the language module alone: the first chunks are what fills.
 double SearchBounds::OfLanguage(const SearchLayout& layout, const Microbatches& batch,
                                 const Setting& setting) {
-  const Stages& stages = StagesOf(layout, spec_.language, batch, setting);
+  const std::vector<PassSeconds>& stages = StagesOf(layout, spec_.language, batch, setting).by_flow;
   const auto pp = static_cast<size_t>(layout.degrees[static_cast<size_t>(spec_.language)].pp);
   const bool vee = setting.schedule.name == ScheduleName::kZeroBubbleV;
   const auto count = static_cast<double>(batch.count);

@@ -46,7 +46,11 @@ class SearchBounds {
   double OfWork(const SearchLayout& layout, const Setting& setting);
 
  private:
-  using Stages = std::vector<PassSeconds>;  // by flow
+  struct Stages {
+    std::vector<PassSeconds> by_flow;
+    std::vector<double> work;  // of each rank, of all its chunks
+    double most = 0, average = 0;
+  };
 
   PartShape ShapeOf(const SearchLayout& layout, int32_t module, const Microbatches& batch) const;
   bool DefaultOrder(size_t module) const;

@@ -25,49 +25,85 @@ void SearchPlans::Begin(const job::JobSpec& laid) {
 
 void SearchPlans::Forget() {
   laid_ = nullptr;
-  plans_.clear();
+  drafts_.clear();
   states_.clear();
   misfits_.clear();
 }
 
-const plan::Plan* SearchPlans::Under(const Setting& setting) {
-  auto known = std::find_if(plans_.begin(), plans_.end(), [&setting](const auto& entry) {
-    return entry.first == setting.schedule;
+SearchPlans::Drafted* SearchPlans::DraftOf(const Setting& setting) {
+  auto known = std::find_if(drafts_.begin(), drafts_.end(), [&setting](const Drafted& draft) {
+    return draft.schedule == setting.schedule;
   });
-  if (known == plans_.end()) {
+  if (known == drafts_.end()) {
     absl::StatusOr<plan::Plan> made = plan::DraftPlan(WithSetting(*laid_, setting), cluster_);
     unsound_.Update(made.status());
     if (!made.ok()) return nullptr;
-    known = plans_.insert(plans_.end(), {setting.schedule, *std::move(made)});
+    known = drafts_.insert(drafts_.end(), {.schedule = setting.schedule, .plan = *std::move(made)});
   }
-  plan::Plan& plan = known->second;
-  plan.spec.batch.micro = setting.micro;
-  if (!plan::DealBatch(&plan).ok()) return nullptr;
+  plan::Plan& plan = known->plan;
+  if (known->dealt != setting.micro) {
+    known->dealt = 0;
+    known->activations.clear();
+    plan.spec.batch.micro = setting.micro;
+    if (!plan::DealBatch(&plan).ok()) return nullptr;
+    known->dealt = setting.micro;
+  }
   for (size_t i = 0; i < laid_->modules.size(); ++i)
     plan.spec.modules[i].recompute = RecomputeOf(*laid_, static_cast<int32_t>(i), setting);
-  return &plan;
+  return &*known;
 }
 
-SearchPlans::Need SearchPlans::NeedOf(const plan::Plan& plan) {
-  Division division{.schedule = plan.layout.schedule.name};
+const plan::Plan* SearchPlans::Under(const Setting& setting) {
+  const Drafted* drafted = DraftOf(setting);
+  return drafted == nullptr ? nullptr : &drafted->plan;
+}
+
+const std::vector<int64_t>& SearchPlans::StateOf(const plan::Plan& plan) {
+  Division division{.vee = plan.layout.schedule.name == job::ScheduleName::kZeroBubbleV};
   for (const plan::ModuleLayout& module : plan.layout.modules) {
     division.layers.push_back(module.layers);
     division.homes.emplace_back(module.state_home, module.state_copies);
   }
-  const std::vector<int64_t> activations = plan::EstimateActivations(plan);
   const auto [entry, is_new] = states_.try_emplace(std::move(division));
-  std::vector<int64_t>& states = entry->second;
   if (is_new) {
     for (const plan::MemoryEstimate& estimate : plan::EstimateState(plan, sizes_))
-      states.push_back(estimate.total());
+      entry->second.push_back(estimate.total());
   }
+  return entry->second;
+}
+
+SearchPlans::Need SearchPlans::NeedOf(
+    const std::vector<int64_t>& state,
+    const std::vector<const std::vector<int64_t>*>& activations) const {
   Need most;
-  for (size_t rank = 0; rank < states.size(); ++rank) {
-    if (states[rank] + activations[rank] > most.total)
-      most = {states[rank] + activations[rank], activations[rank]};
+  for (size_t rank = 0; rank < state.size(); ++rank) {
+    int64_t kept = 0;
+    for (const std::vector<int64_t>* of_module : activations) kept += (*of_module)[rank];
+    if (state[rank] + kept > most.total) most = {state[rank] + kept, kept};
   }
   most.total += unestimated_;
   return most;
+}
+
+SearchPlans::Need SearchPlans::NeedOf(Drafted& drafted) {
+  if (drafted.state == nullptr) drafted.state = &StateOf(drafted.plan);
+  std::vector<const std::vector<int64_t>*> activations;
+  for (int32_t module = 0; module < static_cast<int32_t>(drafted.plan.modules.size()); ++module) {
+    const auto [entry, is_new] =
+        drafted.activations.try_emplace({module, drafted.plan.module_spec(module).recompute});
+    if (is_new) entry->second = plan::EstimateActivations(drafted.plan, module);
+    activations.push_back(&entry->second);
+  }
+  return NeedOf(*drafted.state, activations);
+}
+
+int64_t SearchPlans::MemoryOf(const plan::Plan& plan) {
+  std::vector<std::vector<int64_t>> of_modules;
+  for (int32_t module = 0; module < static_cast<int32_t>(plan.modules.size()); ++module)
+    of_modules.push_back(plan::EstimateActivations(plan, module));
+  std::vector<const std::vector<int64_t>*> activations;
+  for (const std::vector<int64_t>& of_module : of_modules) activations.push_back(&of_module);
+  return NeedOf(StateOf(plan), activations).total;
 }
 
 // Where a step's microbatches fill all stages, no module is ahead of them, and each has its rows of
@@ -102,10 +138,10 @@ bool SearchPlans::IsTooLarge(const Setting& setting) {
 
 bool SearchPlans::Fits(const Setting& setting) {
   if (IsTooLarge(setting)) return false;
-  const plan::Plan* plan = Under(setting);
-  if (plan == nullptr) return false;
+  Drafted* drafted = DraftOf(setting);
+  if (drafted == nullptr) return false;
   if (device_memory_ == 0) return true;
-  const Need need = NeedOf(*plan);
+  const Need need = NeedOf(*drafted);
   if (need.total <= device_memory_) return true;
   misfits_.push_back({setting, need});
   if (KeepsLeast(setting)) least_memory_ = std::min(least_memory_, static_cast<double>(need.total));

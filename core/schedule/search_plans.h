@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <limits>
 #include <map>
 #include <utility>
@@ -35,7 +36,7 @@ class SearchPlans {
   // schedule it is made once: micro batch and recomputation decide nothing else in it.
   const plan::Plan* Under(const Setting& setting);
   // Bytes of the rank that needs most, with what no estimate counts.
-  int64_t MemoryOf(const plan::Plan& plan) { return NeedOf(plan).total; }
+  int64_t MemoryOf(const plan::Plan& plan);
   // Whether there is a plan under the setting that fits.
   bool Fits(const Setting& setting);
   // Whether what keeps least under the schedule and micro batch of the setting fits.
@@ -51,7 +52,7 @@ class SearchPlans {
  private:
   // What decides what ranks need beside activations, of one layout.
   struct Division {
-    job::ScheduleName schedule = job::ScheduleName::k1F1B;
+    bool vee = false;                          // the path of the language module's chunks
     std::vector<std::vector<int32_t>> layers;  // of each module
     // Of each module where its state is, and how often.
     std::vector<std::pair<job::StateHome, int32_t>> homes;
@@ -66,7 +67,22 @@ class SearchPlans {
     Need need;
   };
 
-  Need NeedOf(const plan::Plan& plan);
+  // The plan under a schedule, of the micro batch and recomputation that were asked for last.
+  struct Drafted {
+    job::Schedule schedule;
+    plan::Plan plan;
+    int64_t dealt = 0;                            // the micro batch; 0: none yet
+    const std::vector<int64_t>* state = nullptr;  // of states_; nullptr: not asked for yet
+    // Bytes of each rank that modules keep of that micro batch.
+    std::map<std::pair<int32_t, job::Recompute>, std::vector<int64_t>> activations;
+  };
+
+  Drafted* DraftOf(const Setting& setting);
+  const std::vector<int64_t>& StateOf(const plan::Plan& plan);
+  // Where `activations` are those of each module.
+  Need NeedOf(const std::vector<int64_t>& state,
+              const std::vector<const std::vector<int64_t>*>& activations) const;
+  Need NeedOf(Drafted& drafted);
   // Whether a misfit of other microbatches says that these do not fit either.
   bool IsTooLarge(const Setting& setting);
   // Whether ranks keep as many microbatches as of any smaller ones, and of each no fewer rows.
@@ -76,7 +92,7 @@ class SearchPlans {
   const int64_t device_memory_, unestimated_;
   plan::PartSizes sizes_;
   const job::JobSpec* laid_ = nullptr;
-  std::vector<std::pair<job::Schedule, plan::Plan>> plans_;
+  std::deque<Drafted> drafts_;                       // by schedule
   std::map<Division, std::vector<int64_t>> states_;  // bytes of each rank beside activations
   std::vector<Misfit> misfits_;
   double least_memory_ = std::numeric_limits<double>::infinity();
