@@ -370,6 +370,12 @@ int Why(Connection& connection, const std::string& job, Format format, Io& io) {
   }
   io.out << JobName(explained->job()) << " is " << PhaseWord(explained->job().phase()) << "\n";
   for (const std::string& reason : explained->reasons()) io.out << TerminalText(reason) << "\n";
+  if (!explained->job().has_failure()) return kSuccess;
+  // Without these the rest is told all the same.
+  const absl::StatusOr<std::vector<v1::Incident>> incidents = ListIncidents(connection, job);
+  if (!incidents.ok()) return kSuccess;
+  for (const std::string& line : EvidenceLines(explained->job(), *incidents))
+    io.out << TerminalText(line) << "\n";
   return kSuccess;
 }
 

@@ -111,6 +111,11 @@ void PrintPhases(const v1::Incident& incident, std::ostream& out) {
   table.Print(out);
 }
 
+void PrintEvidence(const v1::Incident& incident, std::ostream& out) {
+  for (const std::string& line : incident.evidence()) PrintField("Evidence", line, out);
+  PrintField("Confidence", wire::ConfidenceWord(incident), out);
+}
+
 void PrintIncident(const v1::Incident& incident, std::ostream& out) {
   PrintField("Incident", absl::StrCat(incident.number(), ", ", wire::KindWord(incident)), out);
   PrintField("Summary", incident.summary(), out);
@@ -124,18 +129,20 @@ void PrintIncident(const v1::Incident& incident, std::ostream& out) {
                  absl::StrCat(cause.rank(), " on node ", cause.node(), ", ", DeviceText(incident)),
                  out);
     }
-    for (const std::string& line : incident.evidence()) PrintField("Evidence", line, out);
-    PrintField("Confidence", wire::ConfidenceWord(incident), out);
+    PrintEvidence(incident, out);
     PrintField("What to do", incident.next(), out);
   }
   PrintField("Lost ranks", absl::StrJoin(incident.lost(), ", "), out);
   PrintField("Ranks back", absl::StrJoin(incident.returned(), ", "), out);
   PrintField("Layout", absl::StrJoin(wire::ChangeWords(incident), ", "), out);
-  PrintField(
-      "Went on behind",
-      absl::StrCat("step ", incident.decided_step(), "; ", incident.steps_redone(), " redone"),
-      out);
-  PrintField("Communicators", incident.standby() ? "standby" : "new", out);
+  // Where training stands is known from then on.
+  if (EndText(incident, "survivors_quiet") != "-") {
+    PrintField(
+        "Went on behind",
+        absl::StrCat("step ", incident.decided_step(), "; ", incident.steps_redone(), " redone"),
+        out);
+    PrintField("Communicators", incident.standby() ? "standby" : "new", out);
+  }
   PrintField("No second home", incident.not_safe(), out);
   PrintPhases(incident, out);
 }
@@ -153,6 +160,16 @@ absl::StatusOr<std::vector<v1::Incident>> ListIncidents(Connection& connection,
   return std::vector<v1::Incident>(response.incidents().begin(), response.incidents().end());
 }
 
+std::vector<std::string> EvidenceLines(const v1::JobStatus& job,
+                                       const std::vector<v1::Incident>& incidents) {
+  std::vector<std::string> lines;
+  if (incidents.empty() || !IsEnd(incidents.back(), job.failure())) return lines;
+  for (const std::string& line : incidents.back().evidence())
+    lines.push_back(absl::StrCat("evidence: ", line));
+  lines.push_back(absl::StrCat("confidence: ", wire::ConfidenceWord(incidents.back())));
+  return lines;
+}
+
 void PrintTried(const v1::JobStatus& job, const absl::StatusOr<std::vector<v1::Incident>>& told,
                 std::ostream& out) {
   const v1::FailureCause& failure = job.failure();
@@ -165,6 +182,7 @@ void PrintTried(const v1::JobStatus& job, const absl::StatusOr<std::vector<v1::I
   }
   if (!device.empty() && failure.rank() >= 0)
     PrintField("Device", absl::StrCat(device, " of node ", failure.node()), out);
+  if (count < incidents.size()) PrintEvidence(incidents.back(), out);
   if (!told.ok()) {
     PrintField("Tried", absl::StrCat("not known: ", told.status().message()), out);
   } else if (count == 0) {

@@ -17,6 +17,11 @@ namespace phalanx::client {
 absl::StatusOr<std::vector<v1::Incident>> ListIncidents(Connection& connection,
                                                         const std::string& job);
 
+// What speaks for the cause of a job's failure, a line each, and how sure that is: "evidence: ...".
+// None where it failed before it trained.
+std::vector<std::string> EvidenceLines(const v1::JobStatus& job,
+                                       const std::vector<v1::Incident>& incidents);
+
 // Of a job that failed: the device, where a rank is to blame, and what became of each loss and
 // return before, the last 8; or that nothing came before. `told`: of ListIncidents; without them it
 // says why nobody knows.

@@ -296,6 +296,8 @@ class Coordinator {
   void StoreIncident(Job& job);
   // Has the files written that are to be.
   void TellIncidents(Job& job);
+  // The event of the incident's verdict, unless it was told.
+  void TellVerdict(Job& job);
   // After a restart of the coordinator.
   void ResumeIncident(Job& job);
   // coordinator_return.cc

@@ -38,6 +38,16 @@ std::string WhyNotSaved(const NodeTable& nodes, const LiveJob& job) {
   return "no rank has reported a part of it";
 }
 
+// Of the checkpoint that the job ended with: the only rank that has not reported its part; -1: it
+// is not one alone.
+int32_t SlowestWriter(const LiveJob& job) {
+  const Run& run = *job.run;
+  const auto written = run.written.find(run.ended_step);
+  if (written == run.written.end()) return -1;
+  const std::vector<int32_t> missing = RanksMissing(run, written->second);
+  return missing.size() == 1 ? missing.front() : -1;
+}
+
 // With work, and no process any more, or on a node that is lost.
 std::vector<int32_t> RanksGone(const NodeTable& nodes, const Run& run) {
   std::vector<int32_t> gone;
@@ -154,7 +164,7 @@ void Coordinator::EndDone(Job& job) {
       absl::StrCat(done, ", and there is no checkpoint of the last one: ", WhyNotSaved(nodes_, job),
                    last.has_value() ? absl::StrCat("; the last one is ", last->path) : "");
   End(job, JobPhase::kFailed, message,
-      FailureCause{.kind = FailureKind::kCheckpointUnavailable, .message = message, .time = now_},
+      CauseOf(now_, job, SlowestWriter(job), FailureKind::kCheckpointUnavailable, message),
       options_.cancel_grace);
 }
 

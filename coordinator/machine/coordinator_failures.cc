@@ -285,7 +285,6 @@ void Coordinator::Fail(Job& job, FailureCause cause) {
                            !job.incident->Has(Incident::Phase::kFirstStep) &&
                            job.incident->kind == Incident::Kind::kLoss;
     if (!under_way) NoteVerdict(job, cause);
-    CloseIncident(job, "the job has failed");
   }
   const bool of_node =
       cause.kind == FailureKind::kNodeLost || cause.kind == FailureKind::kNodeUnreachable;
@@ -293,6 +292,7 @@ void Coordinator::Fail(Job& job, FailureCause cause) {
     Commit(job, EventRecorded{of_node ? std::string(job::ToString(cause.kind)) : "RankFailed",
                               cause.message, job.state.epoch});
   }
+  CloseIncident(job, "the job has failed");
   const std::vector<std::string> lines = absl::StrSplit(cause.message, absl::MaxSplits('\n', 1));
   std::string reason = absl::StrCat(job::ToString(cause.kind), ": ", lines.front());
   End(job, job::JobPhase::kFailed, std::move(reason), std::move(cause), options_.failure_grace);

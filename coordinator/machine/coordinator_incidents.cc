@@ -24,6 +24,11 @@ void NoteRanks(const Recovery& recovery, Incident& incident) {
   incident.returned.assign(recovery.back.begin(), recovery.back.end());
 }
 
+bool IsOfStandingStill(job::FailureKind kind) {
+  return kind == job::FailureKind::kRankHung || kind == job::FailureKind::kNoProgress ||
+         kind == job::FailureKind::kNodeLost || kind == job::FailureKind::kNodeUnreachable;
+}
+
 }  // namespace
 
 void Coordinator::NoteEvidence(Job& job, const FailureCause& cause) {
@@ -36,6 +41,8 @@ void Coordinator::NoteEvidence(Job& job, const FailureCause& cause) {
   const bool away = cause.kind == job::FailureKind::kNodeLost && node != nodes_.end() &&
                     !node->second.connected() && node->second.incarnation != Incarnation{};
   if (away) evidence.since = std::min(evidence.since, node->second.disconnected_at);
+  // What stood still, or was silent, did so before it was found.
+  if (IsOfStandingStill(cause.kind)) evidence.since = std::min(evidence.since, job.run->stepped_at);
   evidence.lines.push_back(cause.message);
   for (const Accusation& accusation : accusations) {
     if (evidence.lines.size() == kEvidenceMax) break;
@@ -47,6 +54,7 @@ Incident& Coordinator::BeginIncident(Job& job, Incident::Kind kind, Instant dete
   const std::vector<IncidentPtr>& known = job.state.incidents;
   const int64_t number = known.empty() ? 1 : known.back()->number + 1;
   CloseIncident(job, absl::StrCat("incident ", number, " came before"));
+  job.verdict_told.clear();
   return job.incident.emplace(Incident{.number = number,
                                        .kind = kind,
                                        .from = job.state.epoch,
@@ -134,8 +142,15 @@ void Coordinator::NoteBegan(Job& job, int64_t step) {
   if (!job.incident.has_value()) return;
   Incident& incident = *job.incident;
   incident.decided_step = step;
-  const int64_t begun = job.last_step.has_value() ? job.last_step->step : 0;
-  const int64_t last = std::min(std::max(step + 1, begun), job.state.request->steps);
+  // Who does not say has begun the next one.
+  int64_t begun = 0;
+  if (job.recovery.has_value()) {
+    for (const auto& [rank, quiet] : job.recovery->quiets)
+      begun = std::max(begun, quiet.begun > 0 ? quiet.begun : step + 1);
+  }
+  if (begun == 0) begun = step + 1;
+  if (job.last_step.has_value()) begun = std::max(begun, job.last_step->step);
+  const int64_t last = std::min(begun, job.state.request->steps);
   incident.steps_redone = std::max<int64_t>(0, last - step);
   EndPhase(incident, Phase::kSurvivorsQuiet, now_);
   BeginPhase(incident, Phase::kStateMoved, now_);
@@ -170,7 +185,7 @@ void Coordinator::NoteResumed(Job& job) {
     EndPhase(incident, Phase::kResumed, now_, incident[Phase::kResumed].slowest);
     BeginPhase(incident, Phase::kFirstStep, now_);
   }
-  const std::string summary = Summary(incident), verdict = Verdict(incident);
+  const std::string summary = Summary(incident);
   StoreIncident(job);
   if (!incident.lost.empty() || incident.returned.empty())
     Commit(job, EventRecorded{"Recovered", summary, job.state.epoch});
@@ -179,7 +194,15 @@ void Coordinator::NoteResumed(Job& job) {
         return !std::binary_search(incident.lost.begin(), incident.lost.end(), rank);
       });
   if (returns) Commit(job, EventRecorded{"Returned", summary, job.state.epoch});
-  if (!verdict.empty()) Commit(job, EventRecorded{"Verdict", verdict, job.state.epoch});
+  TellVerdict(job);
+}
+
+void Coordinator::TellVerdict(Job& job) {
+  if (!job.incident.has_value() || job.incident->kind != Incident::Kind::kLoss) return;
+  std::string verdict = Verdict(*job.incident);
+  if (job.verdict_told == verdict) return;
+  job.verdict_told = verdict;
+  Commit(job, EventRecorded{"Verdict", std::move(verdict), job.state.epoch});
 }
 
 void Coordinator::NoteFirstStep(Job& job, int32_t rank) {
@@ -229,6 +252,7 @@ void Coordinator::CloseIncident(Job& job, const std::string& why) {
     job.incident->not_safe = why;
   job.incidents_unwritten.insert(job.incident->number);
   StoreIncident(job);
+  if (!job.incident->Has(Phase::kResumed)) TellVerdict(job);
   job.incident.reset();
 }
 

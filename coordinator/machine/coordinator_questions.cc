@@ -121,8 +121,16 @@ std::vector<std::string> Coordinator::Explain(const Job& job) const {
       if (!state.incidents.empty()) {
         const Incident& last = *state.incidents.back();
         reasons.push_back(absl::StrCat("incident ", last.number, ": ", Summary(last)));
-        if (std::string verdict = Verdict(last); !verdict.empty())
-          reasons.push_back(absl::StrCat("its verdict: ", verdict));
+        const auto loss =
+            std::find_if(state.incidents.rbegin(), state.incidents.rend(),
+                         [](const IncidentPtr& one) { return one->kind == Incident::Kind::kLoss; });
+        if (loss != state.incidents.rend()) {  // who comes back has none
+          reasons.push_back(
+              absl::StrCat(*loss == state.incidents.back()
+                               ? "its verdict: "
+                               : absl::StrCat("incident ", (*loss)->number, " had the verdict: "),
+                           Verdict(**loss)));
+        }
         if (!last.not_safe.empty())
           reasons.push_back(absl::StrCat("state without a second home: ", last.not_safe));
       }

@@ -34,6 +34,7 @@ void Coordinator::WaitForLost(Job& job, const absl::Status& why) {
                                            absl::FormatDuration(job.state.request->hold), " for ",
                                            LostText(recovery)),
                               job.state.epoch});
+    TellVerdict(job);
   }
   if (!reserved_.empty()) capacity_changed_ = true;  // it may be lent what it waits for
   ConsiderReturn(job);

@@ -271,6 +271,7 @@ struct RankQuiet {
   bool context_ok = false;        // its device has done all that it was given, and works on
   std::optional<int64_t> copied;  // the last step of whose state host memory has a whole copy
   Epoch layout_epoch;             // the last one that began with that state; 0: not known
+  int64_t begun = 0;              // the last step that it has begun; 0: none, or not known
   friend bool operator==(const RankQuiet&, const RankQuiet&) = default;
 };
 // Copies of state in its daemon's memory that the rank can take, or that a keeper can give.

@@ -205,7 +205,7 @@ std::string Summary(const Incident& incident) {
       absl::StrAppend(&text, ", training paused for ", SecondsText(*back - *paused));
     return text;
   }
-  return absl::StrCat(text, incident.not_safe.empty() ? "; going on" : "; not gone on from");
+  return absl::StrCat(text, incident.not_safe.empty() ? "; not back yet" : "; not gone on from");
 }
 
 std::string Verdict(const Incident& incident) {
@@ -217,7 +217,7 @@ std::string Verdict(const Incident& incident) {
     absl::StrAppend(&text, "; first ", Subject(incident));
   if (!incident.evidence.empty())
     absl::StrAppend(&text, "; evidence: ", absl::StrJoin(incident.evidence, " | "));
-  return absl::StrCat(text, "; what to do: ", job::NextAfter(cause.kind, cause.signal));
+  return absl::StrCat(text, "; what to do: ", job::NextWhereItTrainsOn(cause.kind, cause.signal));
 }
 
 void Keep(std::vector<IncidentPtr>& incidents, IncidentPtr incident) {

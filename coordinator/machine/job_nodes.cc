@@ -239,18 +239,26 @@ std::map<NodeName, Incarnation> DaemonsOf(const NodeTable& nodes, const LiveJob&
   return daemons;
 }
 
-std::string MissingParts(const NodeTable& nodes, const Run& run, const WrittenParts& written) {
-  std::vector<std::string> named;
-  size_t missing = 0;
+std::vector<int32_t> RanksMissing(const Run& run, const WrittenParts& written) {
+  std::vector<int32_t> missing;
   for (size_t i = 0; i < run.ranks.size(); ++i) {
     const auto rank = static_cast<int32_t>(i);
-    if (!run.ranks[i].used || written.parts.contains(rank)) continue;
-    if (++missing > kMissingNamedMax) continue;
-    const NodeName& name = run.TeamOfRank(rank)->node;
+    if (run.ranks[i].used && !written.parts.contains(rank)) missing.push_back(rank);
+  }
+  return missing;
+}
+
+std::string MissingParts(const NodeTable& nodes, const Run& run, const WrittenParts& written) {
+  const std::vector<int32_t> ranks = RanksMissing(run, written);
+  const size_t missing = ranks.size();
+  std::vector<std::string> named;
+  for (size_t i = 0; i < std::min(missing, kMissingNamedMax); ++i) {
+    const NodeName& name = run.TeamOfRank(ranks[i])->node;
     const auto node = nodes.find(name);
     const bool connected = node != nodes.end() && node->second.connected();
-    named.push_back(absl::StrCat(rank, " (node ", name, connected ? "" : ", not connected",
-                                 run.ranks[i].exited ? ", exited)" : ")"));
+    const bool exited = run.ranks[static_cast<size_t>(ranks[i])].exited;
+    named.push_back(absl::StrCat(ranks[i], " (node ", name, connected ? "" : ", not connected",
+                                 exited ? ", exited)" : ")"));
   }
   if (missing == 0) return "its turn to be published has not come";
   return absl::StrCat(

@@ -72,5 +72,7 @@ std::map<NodeName, Incarnation> DaemonsOf(const NodeTable& nodes, const LiveJob&
 
 // "rank 3 (node b, not connected) has not reported its part": whether it is written nobody knows.
 std::string MissingParts(const NodeTable& nodes, const Run& run, const WrittenParts& written);
+// Their ranks.
+std::vector<int32_t> RanksMissing(const Run& run, const WrittenParts& written);
 
 }  // namespace phalanx::coordinator

@@ -43,6 +43,7 @@ struct LiveJob {
   std::optional<Recovery> recovery;   // since ranks were lost, until all that are left are ready
   std::optional<EpochStart> decided;  // of the last step that was reported
   std::optional<Incident> incident;   // that befell it, until nothing more is to be known of it
+  std::string verdict_told;           // of `incident`, the last one that was told
   // What spoke for the verdict that is being found, and since when.
   struct Evidence {
     Instant since;

@@ -31,7 +31,7 @@ void ToProto(const Incident& incident, v1::Incident* out) {
   ToProto(incident.detected, out->mutable_detected());
   if (loss) {
     ToProto(incident.cause, out->mutable_cause());
-    out->set_next(std::string(job::NextAfter(incident.cause.kind, incident.cause.signal)));
+    out->set_next(job::NextWhereItTrainsOn(incident.cause.kind, incident.cause.signal));
   }
   out->set_device(incident.device);
   out->set_device_kind(std::string(DeviceKindName(incident.device_kind)));

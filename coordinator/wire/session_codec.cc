@@ -96,7 +96,8 @@ std::optional<RankQuiet> QuietFromProto(const v1::RankQuiet& from) {
   if (!start.has_value() || from.homes_size() > kHomesMax) return std::nullopt;
   RankQuiet quiet{.known = *std::move(start),
                   .context_ok = from.context_ok(),
-                  .layout_epoch = Epoch{from.layout_epoch()}};
+                  .layout_epoch = Epoch{from.layout_epoch()},
+                  .begun = std::max<int64_t>(from.begun(), 0)};
   for (const v1::RankQuiet::Home& home : from.homes()) {
     quiet.homes.push_back({.module = home.module(),
                            .chunk = home.chunk(),

@@ -5,6 +5,7 @@
 
 #include "absl/strings/cord.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
 #include "core/base/accused.h"
 
 namespace phalanx::job {
@@ -142,6 +143,11 @@ absl::string_view NextAfter(FailureKind kind, int32_t signal) {
   }
   return "find out who sends the rank processes of that node this signal, then submit the job "
          "again";
+}
+
+std::string NextWhereItTrainsOn(FailureKind kind, int32_t signal) {
+  return absl::StrReplaceAll(NextAfter(kind, signal), {{", then submit the job again", ""},
+                                                       {"; then submit the job again", ""}});
 }
 
 absl::string_view ToString(FailureKind kind) { return TraitsOf(kind).name; }

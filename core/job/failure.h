@@ -72,6 +72,8 @@ absl::Span<const FailureTraits> AllFailures();
 const FailureTraits& TraitsOf(FailureKind kind);
 // What a person does next: as the kind says it, or better where a signal ended the rank.
 absl::string_view NextAfter(FailureKind kind, int32_t signal);
+// The same of a job that trains on, and need not be submitted again.
+std::string NextWhereItTrainsOn(FailureKind kind, int32_t signal);
 
 absl::string_view ToString(FailureKind kind);
 absl::string_view ToString(Fault fault);

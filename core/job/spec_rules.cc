@@ -188,13 +188,13 @@ std::string Lacking(const JobSpec& spec, Rung rung) {
     case Rung::kSpare:
       return DevicesOf(spec) == spec.World() ? "spare needs resources.spares" : "";
     case Rung::kShrink:
-      return none_has(&Parallel::tp) ? "shrink a module with tp above 1" : "";
+      return none_has(&Parallel::tp) ? "shrink needs a module with tp above 1" : "";
     case Rung::kDropReplica:
-      return none_has(&Parallel::dp) ? "drop-replica a module with dp above 1" : "";
+      return none_has(&Parallel::dp) ? "drop-replica needs a module with dp above 1" : "";
     case Rung::kRestart:
       return spec.checkpoint.has_value() || !none_has(&Parallel::ranks)
                  ? ""
-                 : "restart a checkpoint section, or a module on several ranks";
+                 : "restart needs a checkpoint section, or a module on several ranks";
     case Rung::kWait:
       break;
   }

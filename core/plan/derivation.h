@@ -40,6 +40,9 @@ inline constexpr int32_t kDerivationOfWordSums = 6;
 // From this one on ranks that are homes of all weights of a part update them all, and gather
 // nothing, as soon as no mirror lacks anything (EveryReplicaIsHome).
 inline constexpr int32_t kDerivationOfUpdatesEverywhere = 6;
+// From this one on ranks leave an epoch that a newer one replaces with a step that all of them do
+// (kWishLeave of worker/train/commit.h); before, each as soon as it is connected.
+inline constexpr int32_t kDerivationOfLeavingAtAStep = 6;
 // Ranks that carry this one out read failure domains, in layouts of whatever derivation.
 inline constexpr int32_t kDerivationOfDomains = 6;
 

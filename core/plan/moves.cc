@@ -171,8 +171,9 @@ class Mover {
     if (!needs_host_ && !needs_checkpoint_) return 0;
     const int64_t every = spec.checkpoint.has_value() ? spec.checkpoint->every : 0;
     const int64_t of_checkpoint = every > 0 ? every : spec.steps;
+    // The step of a copy's end is under way, or its decision not known to all.
     return needs_checkpoint_ ? of_checkpoint
-                             : std::min<int64_t>(spec.recovery.state_every, of_checkpoint);
+                             : std::min<int64_t>(spec.recovery.state_every + 1, of_checkpoint);
   }
 
   int64_t SafeAgainSteps() const {

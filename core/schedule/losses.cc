@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
 #include "core/job/family.h"
 #include "core/plan/loss.h"
 #include "core/plan/memory_estimate.h"
@@ -121,7 +122,16 @@ Loss LossOf(const plan::Plan& plan, Rank rank, const plan::MemoryLimits& limits,
     change.restart = true;
     left = plan::PlanAfter(plan, change, limits);
   }
-  if (!left.ok()) return costs(std::string(left.status().message()));
+  const std::vector<plan::Place> places = plan.PlacesOf(rank);
+  const bool only_home =
+      std::any_of(places.begin(), places.end(),
+                  [&plan](const plan::Place& place) { return HasOneHome(plan, place); });
+  if (!left.ok()) {
+    const std::vector<job::Rung>& ladder = plan.spec.recovery.ladder;
+    loss.waits =
+        !only_home && std::find(ladder.begin(), ladder.end(), job::Rung::kWait) != ladder.end();
+    return costs(std::string(left.status().message()));
+  }
   const std::vector<plan::MemoryEstimate> needs = NeedsOfMoving(*left, sizes);
   // Nothing is lowered for a restart's sake: it takes what degrees fit.
   if (const auto shortage = plan::MemoryShortage(needs, limits.devices);
@@ -137,11 +147,7 @@ Loss LossOf(const plan::Plan& plan, Rank rank, const plan::MemoryLimits& limits,
     if (!LeavesHomesOpen(plan.spec)) return costs(shortage->text);
     loss.homeless = shortage->text;
   }
-  const std::vector<plan::Place> places = plan.PlacesOf(rank);
-  if (std::any_of(places.begin(), places.end(),
-                  [&plan](const plan::Place& place) { return HasOneHome(plan, place); })) {
-    return costs("a part of the optimizer state has no second home");
-  }
+  if (only_home) return costs("a part of the optimizer state has no second home");
   return loss;
 }
 
@@ -153,10 +159,15 @@ std::string Costs(int64_t steps) {
 
 std::string CostOf(const plan::Plan& plan, const std::vector<Loss>& losses) {
   const Loss& worst = losses.front();
+  const std::string vain =
+      worst.waits ? absl::StrCat(" where it is not back within ",
+                                 absl::FormatDuration(plan.spec.recovery.hold), " (recovery.hold)")
+                  : "";
   return absl::StrCat(
       "losing device ", DeviceOf(plan, worst.rank),
       losses.size() > 1 ? absl::StrCat(", or another of ", losses.size(), " kinds,") : "", " ",
-      Costs(worst.steps), ": ", worst.trouble);
+      worst.waits ? "makes the job wait for it, which " : "", Costs(worst.steps), vain, ": ",
+      worst.trouble);
 }
 
 std::string HomelessNote(const plan::Plan& plan, const Loss& loss) {

@@ -19,6 +19,7 @@ struct Loss {
   // Why training cannot go on without it from where it stands: a sentence; empty: it can.
   std::string trouble;
   bool of_memory = false;  // what is left does not fit
+  bool waits = false;      // the job does, for what has nothing that is nowhere else
   int64_t steps = 0;       // that are lost at most; -1: all
   // Why some state has no second home from then on: a sentence; empty: it has, or had none.
   std::string homeless;

@@ -31,6 +31,9 @@
 #include "worker/train/training_state.h"
 
 namespace phalanx::rank {
+
+absl::Status Replaced() { return absl::CancelledError("a newer epoch replaces this one"); }
+
 namespace {
 
 // For work that was enqueued when an epoch ended, early or not: then its communicators are aborted
@@ -318,6 +321,11 @@ absl::Status EpochRun::Train() {
   // What stopped the training stands before its having been stopped.
   RETURN_IF_ERROR(report_status_);
   RETURN_IF_ERROR(ran);
+  if (trainer_->leaves()) {
+    const MutexLock lock(&mu_);
+    stopped_.Update(Replaced());
+    return stopped_;
+  }
   // The output folder need not be reachable from every node; only the reporter depends on it.
   const absl::Status written =
       figures_.Write(output_, plan_, Rank{order_.rank()},
@@ -449,6 +457,15 @@ absl::Status EpochRun::Quiesce(const absl::Status& ended) {
   const absl::Status sent = Report(QuietNow(drained.ok()));
   if (!sent.ok()) spdlog::error("could not tell the daemon: {}", sent.ToString());
   return drained.ok() ? ended : drained;
+}
+
+void EpochRun::Leave() {
+  {
+    const MutexLock lock(&mu_);
+    if (training_ != nullptr && plan_.layout.derivation >= plan::kDerivationOfLeavingAtAStep)
+      return training_->WishLeave();
+  }
+  Stop(Replaced());
 }
 
 void EpochRun::WishEnd() {

@@ -4,8 +4,8 @@
 // An epoch borrows what the process keeps. When it ends early its communicators are aborted, what
 // the device was given is waited for, and the rank says where its state stands.
 //
-// Run() and WindDown() belong to one thread; Stop(), stop_requested(), WishEnd(), Deliver() and
-// Publish() may be called from another meanwhile.
+// Run() and WindDown() belong to one thread; Stop(), Leave(), stop_requested(), WishEnd(),
+// Deliver() and Publish() may be called from another meanwhile.
 #pragma once
 
 #include <atomic>
@@ -54,6 +54,9 @@
 #include "worker/train/training_state.h"
 
 namespace phalanx::rank {
+
+// Why an epoch ends whose job goes on in a newer one.
+absl::Status Replaced();
 
 // What a rank process keeps from epoch to epoch. Owned by the thread that runs epochs.
 struct Kept {
@@ -114,6 +117,10 @@ class EpochRun {
   // Of the thread of Run(): what is still written of its checkpoints is left to the process.
   void WindDown();
 
+  // A newer epoch is connected: while this one trains it does the step under way, and ends as if it
+  // had been stopped then, on all ranks with the same step. Where it does not train, or not all its
+  // ranks know of that, it is stopped at once.
+  void Leave();
   // The job is to end early, with a checkpoint.
   void WishEnd();
   void Deliver(const v1::Rendezvous& message) { rendezvous_.Deliver(message); }

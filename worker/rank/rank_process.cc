@@ -14,10 +14,11 @@ namespace phalanx::rank {
 namespace {
 
 constexpr absl::Duration kDaemonTimeout = absl::Seconds(10);
+// Until the step under way is done, of an epoch that a newer one replaces. Who comes back waits so
+// long for the others, and is taken to stand still after half a minute.
+constexpr absl::Duration kLeaveTimeout = absl::Seconds(20);
 // For epochs that were given up, as the process ends. Each may wait two seconds for its peers.
 constexpr absl::Duration kEndingsTimeout = absl::Seconds(5);
-
-absl::Status Replaced() { return absl::CancelledError("a newer epoch replaces this one"); }
 
 size_t DescriptorsWith(const v1::ToRank& order) {
   const bool memory = order.has_host_memory() && order.host_memory().error().empty();
@@ -86,10 +87,17 @@ void RankProcess::SetNext(const v1::RunEpoch& order) {
   if (!order.beside()) return;
   // It has left the epoch that its daemon takes it to be in.
   if (current_ == nullptr) TellStopped(last_epoch_);
-  next_->ConnectBeside([this, run = next_.get()] {
-    const MutexLock lock(&mu_);
-    if (current_ != nullptr && next_.get() == run) current_->Stop(Replaced());
-  });
+  next_->ConnectBeside([this, run = next_.get()] { LeaveFor(run); });
+}
+
+void RankProcess::LeaveFor(const EpochRun* next) {
+  const comm::Deadline deadline = comm::DeadlineIn(kLeaveTimeout);
+  MutexLock lock(&mu_);
+  if (current_ != nullptr && next_.get() == next) current_->Leave();
+  bool expired = false;
+  while (current_ != nullptr && next_.get() == next && !expired)
+    expired = changed_.WaitUntil(&mu_, deadline);
+  if (current_ != nullptr && next_.get() == next) current_->Stop(Replaced());
 }
 
 void RankProcess::ReadOrders() {
@@ -212,6 +220,7 @@ int RankProcess::Run() {
     {
       MutexLock lock(&mu_);
       current_ = nullptr;
+      changed_.SignalAll();
       if (ended.ok()) last_ = run;
       last_epoch_ = run->epoch();
       told_to_stop = run->stop_requested() || (next_ != nullptr && next_->beside());

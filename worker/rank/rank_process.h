@@ -49,6 +49,8 @@ class RankProcess {
   // Of communicators that are made beside training.
   void HandleStandby(const v1::ToRank& order);
   void SetNext(const v1::RunEpoch& order) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Once the next epoch is connected: has the current one leave, and waits until it has.
+  void LeaveFor(const EpochRun* next);
   void TellStopped(int64_t epoch);
   void WarmUp(EpochRun& run);
   // Of epochs whose turn did not come. Waits for none but those on GPUs.

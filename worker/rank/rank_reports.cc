@@ -127,6 +127,7 @@ v1::RankQuiet QuietReport(const train::Standing& standing, int64_t epoch, bool c
   quiet.set_updates(standing.counts.updates);
   quiet.set_skipped_in_a_row(standing.counts.skipped_in_a_row);
   quiet.set_context_ok(context_ok);
+  quiet.set_begun(standing.begun);
   if (standing.copied != train::kKeepsNoCopies)
     quiet.set_copied(std::max<int64_t>(standing.copied, 0));
   return quiet;

@@ -90,11 +90,11 @@ void EpochRun::WarmForLosses() {
   if (plan_.world > plan::kPreparedDevicesMax || plan_.PlacesOf(self).empty()) return;
   for (Rank lost{0}; lost.value < plan_.world; ++lost.value) {
     if (lost == self || plan_.PlacesOf(lost).empty()) continue;
-    const absl::Status warmed = model::CallTorch("warming up", [&]() -> absl::Status {
-      ASSIGN_OR_RETURN(const plan::Plan next, plan::PlanAfter(plan_, {.lost = {lost}}));
-      return next.PlacesOf(self).empty() ? absl::OkStatus() : WarmPlace(next);
-    });
-    // There is no layout behind it, or it does not fit beside what the process needs.
+    // A spare that takes over leaves the shapes that are known already.
+    const auto next = plan::PlanAfter(plan_, {.lost = {lost}, .spares = false});
+    if (!next.ok() || next->PlacesOf(self).empty()) continue;
+    const absl::Status warmed = model::CallTorch("warming up", [&] { return WarmPlace(*next); });
+    // It does not fit beside what the process needs.
     if (!warmed.ok())
       Log(absl::StrCat("is not warm for the loss of rank ", lost.value, ": ", warmed.message()));
   }

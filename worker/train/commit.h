@@ -84,6 +84,9 @@ inline constexpr int64_t kCopiesNotYet = -1;
 inline constexpr int64_t kNoWish = 0;
 // The job is to end early, with a checkpoint: the step after the decided one is the last.
 inline constexpr int64_t kWishEnd = 1;
+// Another epoch is connected and takes over: that step is this epoch's last. It stands before a
+// wished end, which the next epoch hears of again.
+inline constexpr int64_t kWishLeave = 2;
 
 PHALANX_HOST_DEVICE inline uint64_t ChecksumOf(const Record& record) {
   const double values[] = {record.squared_norm, record.loss_sum, record.counted_tokens,

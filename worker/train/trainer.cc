@@ -45,6 +45,7 @@ absl::StatusOr<std::unique_ptr<Trainer>> Trainer::Create(const plan::Plan& plan,
 
 absl::Status Trainer::Prepare() {
   const Start start = options_.start.value_or(Start{});
+  state_.set_begun(start.decision.step);
   // Samples are decoded while the state is made ready.
   if (FirstStep() <= plan_.spec.steps) {
     microbatches_ = batches_->OfStep(FirstStep());
@@ -94,7 +95,8 @@ absl::Status Trainer::Settle() {
                               rank.value, " is missing or of another step")));
   }
   pending_step_ = 0;
-  if (decision.wish == kWishEnd) last_step_ = std::min(last_step_, decision.step + 1);
+  if (decision.wish != kNoWish) last_step_ = std::min(last_step_, decision.step + 1);
+  leaves_ = decision.wish == kWishLeave;
   state_.Account(decision);
   Tell(decision);
   if (callbacks_.on_settled != nullptr) RETURN_IF_ERROR(callbacks_.on_settled());
@@ -166,6 +168,7 @@ absl::Status Trainer::AtBoundary() {
 absl::Status Trainer::Enqueue(int64_t step) {
   const bool wanted = callbacks_.wants_boundary != nullptr && step > FirstStep();
   if (wanted && callbacks_.wants_boundary()) RETURN_IF_ERROR(AtBoundary());
+  state_.set_begun(step);
   microbatches_ = next_step_ == step ? std::move(next_) : batches_->OfStep(step);
   next_step_ = step + 1;
   next_ = step < plan_.spec.steps ? batches_->OfStep(next_step_) : std::vector<Microbatch>();

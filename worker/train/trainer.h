@@ -1,9 +1,9 @@
 // worker/train/trainer.h: trains one epoch of a plan on one rank, from where the state stands to
 // the last step.
 //
-// That is the job's last one unless some rank wishes for the end (TrainingState::WishEnd): its wish
-// is known with the decision of a step, when the next one is under way, so that one is the last, on
-// all ranks.
+// That is the job's last one unless some rank wishes for the end of the job or the epoch
+// (TrainingState::WishEnd, WishLeave): its wish is known with the decision of a step, when the next
+// one is under way, so that one is the last, on all ranks.
 //
 // An epoch ends early when the state is told to stop (TrainingState::RequestStop) or when
 // communicators fail. The trainer is then of no more use but for AccountForLast.
@@ -103,7 +103,10 @@ class Trainer {
   absl::Status Run();
   // As far as it is known, and for good once Run has returned OK.
   int64_t last_step() const { return last_step_; }
-  bool ends_early() const { return last_step_ < plan_.spec.steps; }
+  // The job does, here.
+  bool ends_early() const { return last_step_ < plan_.spec.steps && !leaves_; }
+  // The last step is the epoch's, and the job goes on in another one.
+  bool leaves() const { return leaves_; }
   // Runs one step and waits for its decision: what tests use.
   absl::StatusOr<Decision> RunOne(int64_t step);
   // Once nothing of an epoch that ended early runs any more: accounts for a step that was decided
@@ -155,6 +158,7 @@ class Trainer {
   std::array<double, 3> flops_ = {};  // of the newest steps that were begun, by step modulo 3
 
   int64_t last_step_;
+  bool leaves_ = false;
   int64_t pending_step_ = 0;  // run, decision not yet read; 0: none
   SkippedSteps skipped_{options_.skipped_in_a_row_max};
   StepFigures trace_;                       // of trace_step, once it is known

@@ -322,7 +322,7 @@ absl::StatusOr<Moved> TrainingState::Enter(const plan::Plan& after, const Transf
 }
 
 Standing TrainingState::StandingNow() const {
-  Standing standing{.counts = counts_, .copied = copied()};
+  Standing standing{.counts = counts_, .copied = copied(), .begun = begun_};
   if (HoldsState()) standing.decided = decided_;
   for (const auto& part : parts_) {
     int32_t told = -1;

@@ -16,7 +16,7 @@
 // Words: a *home* is the optimizer state of one part's shares (state_block.h) of one primary, the
 // rank itself or one that it mirrors.
 //
-// Not thread-safe but for RequestStop, stop_requested and WishEnd.
+// Not thread-safe but for RequestStop, stop_requested, WishEnd and WishLeave.
 #pragma once
 
 #include <atomic>
@@ -81,6 +81,7 @@ struct Standing {
   };
   std::vector<Home> homes;
   int64_t copied = kKeepsNoCopies;  // TrainingState::copied
+  int64_t begun = 0;                // the last step that this rank has begun; 0: none
 };
 
 class TrainingState {
@@ -121,7 +122,12 @@ class TrainingState {
   int64_t writing() const { return writing_ != nullptr && writing_() ? 1 : 0; }
 
   // Thread-safe. This rank's next records wish for the end of the job (kWishEnd).
-  void WishEnd() { wish_.store(kWishEnd); }
+  void WishEnd() {
+    int64_t none = kNoWish;
+    wish_.compare_exchange_strong(none, kWishEnd);
+  }
+  // Likewise for that of the epoch (kWishLeave).
+  void WishLeave() { wish_.store(kWishLeave); }
   int64_t wish() const { return wish_.load(); }
   // Before an epoch's first request or wish can come.
   void TakeBackRequests() {
@@ -193,6 +199,7 @@ class TrainingState {
 
   // The buffers hold the reduced gradients of this step; 0: of none.
   void set_reduced_step(int64_t step) { reduced_step_ = step; }
+  void set_begun(int64_t step) { begun_ = step; }
 
   // Enqueues the optimizer of a part that trains, predicated on the decision of `step`, the one
   // after decided() or decided() itself. It runs beside what the caller enqueues next, by buckets
@@ -241,6 +248,7 @@ class TrainingState {
   Decision decided_;
   Counts counts_;
   int64_t reduced_step_ = 0;
+  int64_t begun_ = 0;
   int64_t told_ = 0;
   std::map<const void*, Reader> readers_;
   std::function<int64_t()> copied_;  // nullptr: nothing is kept there

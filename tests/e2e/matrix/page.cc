@@ -23,7 +23,7 @@ namespace {
 constexpr absl::string_view kHead =
     R"(# Faults, and what becomes of them
 
-Every fault of [`phalanx inject`](cli.md#faults-on-demand) in every phase that it can be asked for, and what else befalls
+Every fault of [`phalanx inject`](cli.md#faults-on-demand) in every phase that it can be asked for (`xid:31` and `xid:63` at once alone), and what else befalls
 processes, nodes and links. Each line was tried with real processes: a job in fp64 on three nodes with two CPU slots each.
 Where it went on, every step is in `metrics.jsonl` once, with the losses of a run without a fault to 1e-9 of them, and neither metrics nor checkpoints are
 of an epoch that others had gone on from. This page is written by
@@ -40,7 +40,7 @@ Unless the line says otherwise the job has three replicas of two tensor ranks: r
 who is lost stays out (`rejoin: manual`). A fault on demand hits rank 3; one in the phase `recovery` hits rank 4 after rank 5 was killed, so
 the first rank is 5. Communicators for the loss of any one rank are
 made beforehand (`standby: auto`), but for the last section. `recovery, as state moves` is `--phase recovery` with `--at-step`. *Again* is how many steps were begun again.
-`mute` is tried where a message of a step is given to another rank: in the sums of a tensor group and of replicas, in records and gathers, and, of a job of
+`mute` is tried where a message of a step is given to another rank: in the sums of a tensor group and of replicas, in records, updates and gathers, and, of a job of
 two stages and three replicas, between stages (rank 0). Nobody is to blame, so no rank is the first.
 `nan` is tried where it can come: before a step is decided; `any` is its record. `slow` is in every pass from where it begins.
 Of faults behind the first one, such as those in the phase `recovery`, an event has to tell, with the cause.

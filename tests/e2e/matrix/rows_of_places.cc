@@ -151,7 +151,7 @@ void AddRows(const Kind& kind, std::vector<Row>& rows) {
       if (kind.writes_on.what != "") row.expected = kind.writes_on;
       if (row.fault == "hang") {
         // Nor is the last one, which the job needs (docs/decisions/0072).
-        row.expected = Fails("CheckpointUnavailable", -1);
+        row.expected = Fails("CheckpointUnavailable", kHit);
         row.unseen = kLastPart;
       }
       row.patience = absl::Minutes(5);  // of a rank for the last one
@@ -190,10 +190,25 @@ void AddMute(std::vector<Row>& rows) {
     row.timeout_name = "10 s in which all wait";
     return rows.emplace_back(std::move(row));
   };
-  for (const char* phase : {"forward", "backward", "reduce", "record", "gather"})
+  for (const char* phase :
+       {"forward", "backward", "reduce", "record", "optimizer", "mirror", "gather"})
     add("mute", phase, kHit);
   // Rank 0 is of the first stage: what it gives behind a pass is for the next one.
   add("mute between stages", "forward", 0).job.language = "ranks: 6, pp: 2";
+}
+
+// Each has all optimizer state: it updates all weights, and gathers none.
+void AddTwoReplicas(std::vector<Row>& rows) {
+  for (const char* phase : {"optimizer", "mirror", "gather"}) {
+    Row row{.section = "Faults on demand",
+            .fault = "kill of one of two replicas",
+            .phase = phase,
+            .job = AJob()};
+    row.job.language = "ranks: 2";
+    row.injections = {{1, "kill", phase, kAtStep}};
+    row.expected = RankLost("RankKilled", 1, "drop-replica: language dp 2 -> 1");
+    rows.push_back(std::move(row));
+  }
 }
 
 }  // namespace
@@ -201,6 +216,7 @@ void AddMute(std::vector<Row>& rows) {
 std::vector<Row> RowsOfPlaces() {
   std::vector<Row> rows;
   for (const Kind& kind : Kinds()) AddRows(kind, rows);
+  AddTwoReplicas(rows);
   AddMute(rows);
   const Kind nan{"nan", "", {.what = "1 step skipped"}, {}};
   for (const char* phase : {"", "forward", "backward", "reduce", "record"}) {

@@ -248,7 +248,12 @@ TEST(RankEpochsTest, RanksThatConnectBesideTraining_LeaveItOnceAllAreConnected) 
   const RankWorld::Said left = world.Await([size](const RankWorld::Said& said) {
     return said.quiet.size() == size && said.stopped.size() == size;
   });
-  world.GoOver(BeginsOf(left));
+  const v1::EpochBegins begins = BeginsOf(left);
+  for (const auto& [rank, quiet] : left.quiet) {
+    EXPECT_EQ(quiet.decision().step(), begins.decision().step()) << "rank " << rank;
+    EXPECT_EQ(quiet.begun(), begins.decision().step()) << "rank " << rank << " broke one off";
+  }
+  world.GoOver(begins);
   world.Await([](const RankWorld::Said& said) { return said.steps.size() >= 5; });
   world.Stop();
   const std::vector<Metric> metrics = MetricsOf(data, "beside");

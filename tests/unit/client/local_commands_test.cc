@@ -112,7 +112,7 @@ TEST(PlanTest, LostRanks_LeaveTheReducedPlan_OrAreRefused) {
   // The language model has one replica: what the lost rank kept is in memory of its node.
   EXPECT_THAT(json.out.str(), HasSubstr("\"from\":\"host\""));
   EXPECT_THAT(json.out.str(), HasSubstr("\"moves_left_out\": false"));
-  EXPECT_THAT(json.out.str(), HasSubstr("\"steps_lost\": 1,"));
+  EXPECT_THAT(json.out.str(), HasSubstr("\"steps_lost\": 2,"));
   EXPECT_THAT(json.out.str(), HasSubstr("\"safe_again_steps\": 2,"));
   EXPECT_EQ(Plan({.file = kExample, .lost = {6, 1, 1}}, wrong.io), kBadJobFile);
   EXPECT_EQ(

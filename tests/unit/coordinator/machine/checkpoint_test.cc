@@ -253,6 +253,16 @@ TEST_F(CheckpointTest, EndOfTheJob_WaitsForItsLastCheckpoint) {
   EXPECT_EQ(h_.Phase(job_), JobPhase::kSucceeded);
 }
 
+TEST_F(CheckpointTest, LastCheckpointThatLacksThePartOfOneRank_FailsTheJobNamingIt) {
+  for (const int32_t rank : {0, 1, 3}) Write(rank, 10);
+  SucceedAll();
+  PassPublishTimeout();
+  ASSERT_EQ(h_.Phase(job_), JobPhase::kFailed);
+  EXPECT_EQ(h_.State(job_).failure->kind, job::FailureKind::kCheckpointUnavailable);
+  EXPECT_EQ(h_.State(job_).failure->rank, 2);
+  EXPECT_EQ(h_.State(job_).failure->node, "b");
+}
+
 // What it trained is lost, whoever takes its word that it has succeeded.
 TEST_F(CheckpointTest, LastCheckpointThatIsNeverPublished_FailsTheJob) {
   WriteAll(3);

@@ -36,7 +36,7 @@ TEST_F(FailureTest, KilledRank_FailsTheJobAtOnceAndIsNamed) {
   EXPECT_EQ(cause.signal, 9);
   EXPECT_EQ(cause.message, "rank 2 on node b was killed by signal 9 (SIGKILL)\nstep 4");
   EXPECT_EQ(h.Commands<StopRanks>(a).size(), 1u) << "the others are told to stop";
-  EXPECT_EQ(h.events[job][h.events[job].size() - 2].type, "RankFailed");
+  EXPECT_EQ(h.events[job][h.events[job].size() - 3].type, "RankFailed");
 }
 
 // Nothing is won by haste where the job fails: the signal is worth waiting for.
@@ -223,7 +223,7 @@ TEST_F(FailureTest, AccusationAndABrokenSession_AreTheLossOfTheNodeAtOnce) {
   h.Feed(SessionClosed{b});
   EXPECT_EQ(h.State(job).failure->kind, FailureKind::kNodeLost);
   EXPECT_EQ(h.State(job).failure->node, "b");
-  EXPECT_EQ(h.events[job][h.events[job].size() - 2].type, "NodeLost");
+  EXPECT_EQ(h.events[job][h.events[job].size() - 3].type, "NodeLost");
 }
 
 TEST_F(FailureTest, BrokenSessionAndThenAnAccusation_AreTheLossOfTheNodeAtOnce) {

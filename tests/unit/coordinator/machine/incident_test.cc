@@ -132,6 +132,25 @@ TEST_F(IncidentTest, EventAndWhy_SayTheSameSentenceAndTheVerdict) {
                                      Contains(StartsWith("its verdict: RankKilled (certain): "))));
 }
 
+TEST_F(IncidentTest, RankThatStoodStill_IsCountedFromTheLastStep) {
+  const JobId job = TrainAlone();
+  Step(job, 5, 1);
+  h_.Advance(absl::Seconds(5));
+  h_.Report(node_, job, 1, RankError{.kind = FailureKind::kRankHung, .message = "it hangs"});
+  for (const int32_t rank : {0, 2}) h_.Report(node_, job, rank, Quiet(5, rank));
+  Resume(job);
+  EXPECT_EQ(TimesOf(Last(job), Phase::kDetected), Times(0, 5'000'000));
+  EXPECT_THAT(Events(job, "Recovered"), ElementsAre(HasSubstr("; back after 5.1 s")));
+}
+
+TEST_F(IncidentTest, JobThatFails_HasAVerdictToo) {
+  const JobId job = TrainAlone();
+  Step(job, 5, 1);
+  h_.Report(node_, job, 1, RankError{.kind = FailureKind::kOutOfMemory, .message = "no 2 GiB"});
+  ASSERT_EQ(h_.Phase(job), job::JobPhase::kFailed);
+  EXPECT_THAT(Events(job, "Verdict"), ElementsAre(StartsWith("OutOfMemory (certain): rank 1")));
+}
+
 TEST_F(IncidentTest, ExitThatIsToldLate_IsWrittenToo) {
   const JobId job = TrainAlone();
   Lose(job);

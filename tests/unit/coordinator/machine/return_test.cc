@@ -9,10 +9,12 @@ namespace {
 
 using job::FailureKind;
 using job::JobPhase;
+using ::testing::AllOf;
 using ::testing::Contains;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
+using ::testing::Not;
 using ::testing::SizeIs;
 
 class ReturnTest : public RecoveringTest {};
@@ -53,6 +55,27 @@ TEST_F(ReturnTest, KilledRank_IsBackAfterAStepWithoutIt) {
   EXPECT_THAT(Events(job, "Returned"), ElementsAre(HasSubstr("rank 1 came back; step 7 redone")));
   EXPECT_THAT(Events(job, "Recovered"), SizeIs(1));
   EXPECT_THAT(h_.State(job).recoveries, SizeIs(1)) << "coming back is no recovery";
+}
+
+// They left it once all were connected, and none of them had begun the next one.
+TEST_F(ReturnTest, RanksThatLeaveBehindAStep_DoNoneAgain) {
+  const JobId job = Train();
+  h_.Report(node_, job, 1, kKilled);
+  GoOver(job, {0, 2}, 3, 1, {0, 2});
+  Step(job, 4, 2);
+  h_.Prepare(node_);
+  ASSERT_EQ(h_.State(job).epoch, Epoch{3});
+  for (const int32_t rank : {0, 2}) {
+    RankQuiet quiet = Quiet(5, rank);
+    quiet.begun = 5;
+    h_.Report(node_, job, rank, quiet, 2);
+  }
+  for (const int32_t rank : {0, 1, 2}) h_.Report(node_, job, rank, RankReady{}, 3);
+  EXPECT_THAT(BegunBehind(), ElementsAre(3, 5));
+  EXPECT_THAT(h_.Explain(job), Contains(HasSubstr("incident 1 had the verdict: RankKilled")))
+      << "who came back has none";
+  EXPECT_THAT(Events(job, "Returned"),
+              ElementsAre(AllOf(HasSubstr("rank 1 came back"), Not(HasSubstr("redone")))));
 }
 
 TEST_F(ReturnTest, RankThatIsLostThreeTimesOnItsWayBack_StaysOut) {

@@ -50,6 +50,7 @@ TEST_F(WaitTest, RankThatIsNeeded_IsStartedAgainAndTheOthersWaitForIt) {
   Step(job, 3, 1);
   h_.Report(node_, job, 1, kKilled);
   ASSERT_THAT(Events(job, "Waiting"), ElementsAre(HasSubstr("up to 10m for ranks 1")));
+  EXPECT_THAT(Events(job, "Verdict"), ElementsAre(HasSubstr("RankKilled"))) << "while it waits";
   ASSERT_EQ(h_.Phase(job), JobPhase::kRunning);
   // Its node has another process for it.
   EXPECT_EQ(h_.State(job).epoch, Epoch{2});

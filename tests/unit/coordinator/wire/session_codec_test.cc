@@ -392,6 +392,7 @@ TEST(MessageTest, Quiet_SaysWhereTheStateStands) {
   quiet.set_context_ok(true);
   quiet.set_copied(4);
   quiet.set_layout_epoch(1);
+  quiet.set_begun(7);
   v1::RankQuiet::Home& home = *quiet.add_homes();
   home.set_module(1);
   home.set_chunk(2);
@@ -401,7 +402,8 @@ TEST(MessageTest, Quiet_SaysWhereTheStateStands) {
                            .homes = {{.module = 1, .chunk = 2, .primary = 3, .applied = 5}},
                            .context_ok = true,
                            .copied = 4,
-                           .layout_epoch = Epoch{1}};
+                           .layout_epoch = Epoch{1},
+                           .begun = 7};
   const auto event = EventFromProto(SessionId{1}, message);
   ASSERT_TRUE(event.has_value());
   EXPECT_EQ(std::get<RankQuiet>(std::get<RankReported>(*event).report), expected);

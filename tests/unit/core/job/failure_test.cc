@@ -46,6 +46,18 @@ TEST(FailureTest, RankKilled_AdviceIsThatOfItsSignal) {
             TraitsOf(FailureKind::kRankCrashed).next);
 }
 
+TEST(FailureTest, JobThatTrainsOn_IsNotToBeSubmittedAgain) {
+  for (const FailureTraits& failure : AllFailures()) {
+    for (const int32_t signal : {0, SIGKILL, SIGUSR1, SIGXCPU}) {
+      const std::string next = NextWhereItTrainsOn(failure.kind, signal);
+      EXPECT_EQ(next.find("submit the job again"), std::string::npos) << next;
+      EXPECT_FALSE(next.empty()) << failure.name;
+    }
+  }
+  EXPECT_EQ(NextWhereItTrainsOn(FailureKind::kPeerLost, 0),
+            "check the network between the two nodes");
+}
+
 TEST(FailureTest, KindInAnError_OutlivesAnnotation) {
   const absl::Status status =
       WithKind(FailureKind::kOutputUnavailable, absl::UnavailableError("no space"));

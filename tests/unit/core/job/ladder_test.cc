@@ -41,12 +41,12 @@ TEST_P(UnmetLadderTest, Submit_SaysWhatEachRungNeeds) {
 
 constexpr Unmet kUnmet[] = {
     {"Spare", "[spare]", "spare needs resources.spares"},
-    {"Shrink", "[shrink]", "shrink a module with tp above 1"},
-    {"DropReplica", "[drop-replica]", "drop-replica a module with dp above 1"},
-    {"Restart", "[restart]", "restart a checkpoint section, or a module on several ranks"},
+    {"Shrink", "[shrink]", "shrink needs a module with tp above 1"},
+    {"DropReplica", "[drop-replica]", "drop-replica needs a module with dp above 1"},
+    {"Restart", "[restart]", "restart needs a checkpoint section, or a module on several ranks"},
     {"Several", "[spare, shrink, drop-replica, restart]",
-     "spare needs resources.spares, shrink a module with tp above 1, drop-replica a module with dp "
-     "above 1, restart a checkpoint section, or a module on several ranks"},
+     "spare needs resources.spares, shrink needs a module with tp above 1, drop-replica needs a "
+     "module with dp above 1, restart needs a checkpoint section, or a module on several ranks"},
 };
 INSTANTIATE_TEST_SUITE_P(Rungs, UnmetLadderTest, ::testing::ValuesIn(kUnmet),
                          [](const auto& info) { return std::string(info.param.name); });

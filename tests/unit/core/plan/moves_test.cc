@@ -284,7 +284,7 @@ TEST(MovesTest, WhatHasNoHomeLeft_CostsStepsSinceItWasKept) {
   const Moves host = moves_of(2);
   EXPECT_THAT(host.moves, Each(Field(&Move::source, Move::Source::kHost)));
   EXPECT_THAT(host.moves, Each(Field(&Move::from, Rank{1})));
-  EXPECT_EQ(host.steps_lost, 4);
+  EXPECT_EQ(host.steps_lost, 5) << "as many as state_every, and the one under way";
   EXPECT_EQ(host.safe_again_steps, 5) << "the next copy, and the step beside which it is made";
   // There is none.
   const Moves all = moves_of(1);
@@ -294,7 +294,7 @@ TEST(MovesTest, WhatHasNoHomeLeft_CostsStepsSinceItWasKept) {
   EXPECT_EQ(all.safe_again_steps, 0);
   job.spec().checkpoint = job::Checkpoint{.every = 50};
   EXPECT_EQ(moves_of(1).steps_lost, 50);
-  EXPECT_EQ(moves_of(2).steps_lost, 4);
+  EXPECT_EQ(moves_of(2).steps_lost, 5);
   job.spec().checkpoint->every = 2;
   EXPECT_EQ(moves_of(2).steps_lost, 2) << "checkpoints are newer than copies in host memory";
 }

@@ -92,6 +92,22 @@ TEST(AdmissionNotesTest, JobThatDoesNotFitAsWritten_SaysThatInsteadOfALoss) {
 }
 
 // Ranks of one stage of a pipeline are of one kind.
+// Nothing is lost while it does: the others have all state.
+TEST(AdmissionNotesTest, JobThatWaits_IsToldWhatItCostsToWaitInVain) {
+  const auto notes_of = [](int32_t state_copies) {
+    AJob job = AJob().Module("language", support::Llama(), {.tp = 2, .dp = 3}).Batch(6, 2);
+    job.spec().recovery.ladder = {job::Rung::kWait};
+    job.spec().recovery.state_copies = state_copies;
+    return Admitted(job, 0)->notes;
+  };
+  EXPECT_THAT(notes_of(2), Contains(StartsWith(
+                               "losing device node-0/0 makes the job wait for it, which costs all "
+                               "steps so far where it is not back within 10m (recovery.hold): "
+                               "recovery.ladder allows no rung")));
+  EXPECT_THAT(notes_of(1), Contains(StartsWith("losing device node-0/0 costs all steps so far: ")))
+      << "of some it has the only home";
+}
+
 TEST(AdmissionNotesTest, LossesOfSeveralKindsOfDevices_AreCountedByKind) {
   const auto notes_of = [](const support::Layout& layout) {
     AJob job = AJob().Module("language", support::Llama(), layout).Batch(4, 2);

@@ -102,11 +102,14 @@ TEST(AdmissionTest, LossThatNothingHelps_DoesNotKeepOthersFromBeingTolerated) {
   const absl::StatusOr<plan::Plan> plan = Admitted(spec, needed - 1);
   ASSERT_TRUE(plan.ok()) << plan.status();
   EXPECT_EQ(plan->layout.micro, 4);
-  EXPECT_THAT(plan->notes,
-              ElementsAre(HasSubstr("batch.micro is 4 instead of 8: without node-0/1, rank "),
-                          HasSubstr("losing device node-0/0 costs up to 50 steps: no replica of "
-                                    "module vision is left"),
-                          StartsWith("vision: the loss of its device stops the job: ")));
+  EXPECT_THAT(
+      plan->notes,
+      ElementsAre(
+          HasSubstr("batch.micro is 4 instead of 8: without node-0/1, rank "),
+          HasSubstr(
+              "losing device node-0/0 makes the job wait for it, which costs up to 50 steps where "
+              "it is not back within 10m (recovery.hold): no replica of module vision is left"),
+          StartsWith("vision: the loss of its device stops the job: ")));
 }
 
 TEST(AdmissionTest, NothingThatTolerates_IsPlannedAsWrittenAndSaysWhatItCosts) {
@@ -121,9 +124,11 @@ TEST(AdmissionTest, LastReplicaOfOneRank_CostsAllStepsWithoutCheckpoints) {
   const absl::StatusOr<plan::Plan> plan =
       Admitted(AJob().Module("language", support::Llama()).Batch(4, 2), 0);
   ASSERT_TRUE(plan.ok()) << plan.status();
-  EXPECT_THAT(plan->notes,
-              ElementsAre(HasSubstr("losing device node-0/0 costs all steps so far: "),
-                          StartsWith("language: the loss of its device stops the job: ")));
+  EXPECT_THAT(
+      plan->notes,
+      ElementsAre(HasSubstr("losing device node-0/0 makes the job wait for it, which costs all "
+                            "steps so far where it is not back within 10m (recovery.hold): "),
+                  StartsWith("language: the loss of its device stops the job: ")));
 }
 
 TEST(AdmissionTest, CheckpointBehindTheLastStep_SavesNone) {
@@ -133,7 +138,8 @@ TEST(AdmissionTest, CheckpointBehindTheLastStep_SavesNone) {
     EXPECT_THAT(
         Admitted(job, 0)->notes,
         ElementsAre(
-            HasSubstr(every < 10 ? " costs up to 9 steps: " : " costs all steps so far: "),
+            HasSubstr(every < 10 ? " costs up to 9 steps where "
+                                 : " costs all steps so far where "),
             HasSubstr(every < 10 ? ", then begins again on other devices with its last checkpoint"
                                  : ", then fails, since ")));
   }
@@ -150,8 +156,10 @@ TEST(AdmissionTest, LargePlanOnUnequalDevices_TellsOfEveryKindOfStage) {
   for (int64_t i = 0; i < 2049; ++i) limits.devices.push_back((int64_t{80} << 30) + (i << 20));
   const auto plan = AdmitJob(job, plan::MakeCluster(1, 2049), limits, Epoch{1});
   ASSERT_TRUE(plan.ok()) << plan.status();
-  EXPECT_THAT(plan->notes, Contains(StartsWith("losing device node-0/2048 costs all steps so far: "
-                                               "no replica of module vision is left")));
+  EXPECT_THAT(plan->notes, Contains(StartsWith(
+                               "losing device node-0/2048 makes the job wait for it, which costs "
+                               "all steps so far where it is not back within 10m (recovery.hold): "
+                               "no replica of module vision is left")));
 }
 
 // Two nodes of two devices: replicas that are apart, or both on one.

@@ -87,7 +87,8 @@ TEST(RankReportsTest, Quiet_SaysWhereEveryHomeStands) {
   const v1::RankQuiet quiet = QuietReport({.decided = kDecision,
                                            .counts = {.updates = 10, .skipped_in_a_row = 2},
                                            .homes = {{.module = 1, .chunk = 0, .applied = 12},
-                                                     {.module = 1, .chunk = 1, .applied = 11}}},
+                                                     {.module = 1, .chunk = 1, .applied = 11}},
+                                           .begun = 13},
                                           /*epoch=*/3, /*context_ok=*/true);
   EXPECT_EQ(quiet.decision().step(), 12);
   ASSERT_EQ(quiet.homes_size(), 2);
@@ -96,6 +97,7 @@ TEST(RankReportsTest, Quiet_SaysWhereEveryHomeStands) {
   EXPECT_EQ(quiet.updates(), 10);
   EXPECT_EQ(quiet.skipped_in_a_row(), 2);
   EXPECT_EQ(quiet.layout_epoch(), 3);
+  EXPECT_EQ(quiet.begun(), 13);
   EXPECT_TRUE(quiet.context_ok());
   EXPECT_FALSE(QuietReport({}, 0, true).has_decision());
 }
