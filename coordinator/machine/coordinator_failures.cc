@@ -284,7 +284,11 @@ void Coordinator::Fail(Job& job, FailureCause cause) {
     const bool under_way = job.incident.has_value() &&
                            !job.incident->Has(Incident::Phase::kFirstStep) &&
                            job.incident->kind == Incident::Kind::kLoss;
-    if (!under_way) NoteVerdict(job, cause);
+    // Of another cause than that of the loss that is recovered from it is an incident of its own.
+    const bool of_it = under_way && job.incident->cause.kind == cause.kind &&
+                       job.incident->cause.rank == cause.rank;
+    if (under_way && !of_it) CloseIncident(job, "the job has failed");
+    if (!of_it) NoteVerdict(job, cause);
   }
   const bool of_node =
       cause.kind == FailureKind::kNodeLost || cause.kind == FailureKind::kNodeUnreachable;

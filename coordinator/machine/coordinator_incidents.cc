@@ -24,9 +24,14 @@ void NoteRanks(const Recovery& recovery, Incident& incident) {
   incident.returned.assign(recovery.back.begin(), recovery.back.end());
 }
 
-bool IsOfStandingStill(job::FailureKind kind) {
-  return kind == job::FailureKind::kRankHung || kind == job::FailureKind::kNoProgress ||
-         kind == job::FailureKind::kNodeLost || kind == job::FailureKind::kNodeUnreachable;
+// What stands still does so before that is found: at most since the last step, and no longer than
+// it takes to find a rank that does (hang_timeout_min of worker/agent/machine).
+Instant StandsStillSince(const LiveJob& job, const FailureCause& cause, Instant now) {
+  constexpr absl::Duration kHungAtLeast = absl::Seconds(5);
+  if (cause.kind == job::FailureKind::kNoProgress) return job.run->stepped_at;
+  if (cause.kind != job::FailureKind::kRankHung) return now;
+  const absl::Duration step = job.step_times.Slow().value_or(absl::ZeroDuration());
+  return std::max(job.run->stepped_at, now - std::max(kHungAtLeast, 10 * step));
 }
 
 }  // namespace
@@ -42,7 +47,10 @@ void Coordinator::NoteEvidence(Job& job, const FailureCause& cause) {
                     !node->second.connected() && node->second.incarnation != Incarnation{};
   if (away) evidence.since = std::min(evidence.since, node->second.disconnected_at);
   // What stood still, or was silent, did so before it was found.
-  if (IsOfStandingStill(cause.kind)) evidence.since = std::min(evidence.since, job.run->stepped_at);
+  const bool silent = cause.kind == job::FailureKind::kNodeLost && node != nodes_.end() &&
+                      node->second.connected() && !evidence.accused;
+  if (silent) evidence.since = std::min(evidence.since, node->second.quiet_since());
+  evidence.since = std::min(evidence.since, StandsStillSince(job, cause, now_));
   evidence.lines.push_back(cause.message);
   for (const Accusation& accusation : accusations) {
     if (evidence.lines.size() == kEvidenceMax) break;
@@ -142,13 +150,18 @@ void Coordinator::NoteBegan(Job& job, int64_t step) {
   if (!job.incident.has_value()) return;
   Incident& incident = *job.incident;
   incident.decided_step = step;
-  // Who does not say has begun the next one.
-  int64_t begun = 0;
-  if (job.recovery.has_value()) {
-    for (const auto& [rank, quiet] : job.recovery->quiets)
-      begun = std::max(begun, quiet.begun > 0 ? quiet.begun : step + 1);
+  // A loss breaks a step off, on who is lost at least. A return breaks none off where all that
+  // train leave behind the same one. Who knows of a step, and not what he began, is of the release
+  // before.
+  int64_t begun = step + 1;
+  if (incident.kind == Incident::Kind::kReturn && job.recovery.has_value()) {
+    int64_t told = 0;
+    for (const auto& [rank, quiet] : job.recovery->quiets) {
+      const bool older = quiet.begun == 0 && quiet.known.decision.has_value();
+      told = std::max(told, older ? step + 1 : quiet.begun);
+    }
+    if (told > 0) begun = told;
   }
-  if (begun == 0) begun = step + 1;
   if (job.last_step.has_value()) begun = std::max(begun, job.last_step->step);
   const int64_t last = std::min(begun, job.state.request->steps);
   incident.steps_redone = std::max<int64_t>(0, last - step);
@@ -252,7 +265,8 @@ void Coordinator::CloseIncident(Job& job, const std::string& why) {
     job.incident->not_safe = why;
   job.incidents_unwritten.insert(job.incident->number);
   StoreIncident(job);
-  if (!job.incident->Has(Phase::kResumed)) TellVerdict(job);
+  if (!job.incident->Has(Phase::kResumed) && !job.incident->Has(Phase::kFirstStep))
+    TellVerdict(job);
   job.incident.reset();
 }
 

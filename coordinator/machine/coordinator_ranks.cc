@@ -32,6 +32,16 @@ bool PartsMayBeSaidAgain(const LiveJob& job) {
          job.state.checkpoint_step < job.run->ended_step;
 }
 
+// "; of step 240 rank 3 (node b) has not reported its part": of the newest checkpoint that some
+// ranks have written; empty: there is none.
+std::string StillWriting(const NodeTable& nodes, const Run& run) {
+  const auto newest = std::find_if(run.written.rbegin(), run.written.rend(), [&](const auto& one) {
+    return !RanksMissing(run, one.second).empty();
+  });
+  if (newest == run.written.rend()) return "";
+  return absl::StrCat("; of step ", newest->first, " ", MissingParts(nodes, run, newest->second));
+}
+
 }  // namespace
 
 void Coordinator::On(const RankReported& event) {
@@ -276,8 +286,9 @@ void Coordinator::OnReport(Job& job, int32_t rank, const RankEvent& report) {
                               job.state.epoch});
     return;
   }
-  Commit(job, EventRecorded{report.type, absl::StrCat("rank ", rank, ": ", report.message),
-                            job.state.epoch});
+  std::string message = absl::StrCat("rank ", rank, ": ", report.message);
+  if (report.type == kCheckpointSkipped) absl::StrAppend(&message, StillWriting(nodes_, *job.run));
+  Commit(job, EventRecorded{report.type, std::move(message), job.state.epoch});
 }
 
 void Coordinator::OnReport(Job& job, int32_t, const EvaluationReport& report) {

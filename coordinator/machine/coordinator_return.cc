@@ -3,10 +3,10 @@
 // A device that was lost stays its job's. Once its node is there and training has gone on by a step
 // without it, the node is told to make ready: to read the job's data, and to start and warm up a
 // process on the device (worker/agent/machine/warming.cc). Then a layout with it is planned, and
-// its ranks are connected, while the others train; once all are they stop for that layout as they
-// do after a loss (recovery.h), and who is back is given state by them. Where all wait for the
-// device nothing is made ready before. A device that is lent (coordinator_loans.cc) comes in the
-// same way.
+// its ranks are connected, while the others train; once all are they leave for that layout behind a
+// step that all of them do, go on as after a loss (recovery.h), and who is back is given state by
+// them. Where all wait for the device nothing is made ready before. A device that is lent
+// (coordinator_loans.cc) comes in the same way.
 #include <algorithm>
 #include <utility>
 

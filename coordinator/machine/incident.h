@@ -97,7 +97,8 @@ void ExtendPhase(Incident& incident, Incident::Phase phase, Instant at, int32_t 
 void Reopen(Incident& incident);
 
 // What happened and how long it took, in one line: "rank 3 (node b, GPU 1) died: XID 79; step 181
-// redone, vision dp 4 -> 3; back after 0.9 s". "going on" instead of the last while it is not back.
+// redone, vision dp 4 -> 3; back after 0.9 s". "not back yet" instead of the last while it is not
+// back.
 std::string Summary(const Incident& incident);
 // The verdict in one line: cause, first failing rank and device, evidence, confidence, next step.
 // Empty for a return.

@@ -16,6 +16,7 @@ namespace phalanx::coordinator {
 // words whoever finds it.
 inline constexpr char kCorruptSample[] = "CorruptSample";
 inline constexpr char kCheckpointFailed[] = "CheckpointFailed";
+inline constexpr char kCheckpointSkipped[] = "CheckpointSkipped";
 // Of one that was to leave its devices: it is not any more.
 inline constexpr char kEndGivenUp[] = "EndGivenUp";
 inline constexpr char kOutputWaiting[] = "OutputWaiting";

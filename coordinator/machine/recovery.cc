@@ -102,6 +102,7 @@ void ForgetBefore(Epoch from, RankQuiet& quiet) {
   if (quiet.layout_epoch == Epoch{0} || quiet.layout_epoch >= from) return;
   quiet.known = {};
   quiet.homes.clear();
+  quiet.begun = 0;
 }
 
 absl::StatusOr<EpochStart> Settle(const std::map<int32_t, RankQuiet>& quiets,

@@ -147,7 +147,9 @@ absl::string_view NextAfter(FailureKind kind, int32_t signal) {
 
 std::string NextWhereItTrainsOn(FailureKind kind, int32_t signal) {
   return absl::StrReplaceAll(NextAfter(kind, signal), {{", then submit the job again", ""},
-                                                       {"; then submit the job again", ""}});
+                                                       {"; then submit the job again", ""},
+                                                       {", then submit it again", ""},
+                                                       {"; then submit it again", ""}});
 }
 
 absl::string_view ToString(FailureKind kind) { return TraitsOf(kind).name; }

@@ -324,6 +324,8 @@ Losses LossesOf(const plan::Plan& plan, const plan::MemoryLimits& limits) {
     }
   }
   std::stable_sort(losses.costly.begin(), losses.costly.end(), [](const Loss& a, const Loss& b) {
+    // What is lost for certain before what is where the job waits in vain.
+    if (a.steps == b.steps) return !a.waits && b.waits;
     return static_cast<uint64_t>(a.steps) > static_cast<uint64_t>(b.steps);
   });
   return losses;

@@ -10,6 +10,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "core/base/accused.h"
 #include "core/base/path.h"
 #include "core/base/status.h"
 #include "core/job/failure.h"
@@ -39,6 +40,7 @@ namespace {
 // For work that was enqueued when an epoch ended, early or not: then its communicators are aborted
 // or it waits for nobody.
 constexpr absl::Duration kDrainTimeout = absl::Seconds(2);
+constexpr absl::Duration kLeaveWorkTimeout = absl::Seconds(2);
 constexpr absl::Duration kLastWorkTimeout = absl::Minutes(5);
 constexpr absl::Duration kFreeingMax = absl::Milliseconds(200);  // at the end of a step
 // To leave peers that answer takes milliseconds: one that does not holds up the next epoch.
@@ -260,6 +262,9 @@ absl::Status EpochRun::MakeTrainer() {
     return may_free() ? FreeCommunicators() : absl::OkStatus();
   };
   callbacks.on_settled = [this]() -> absl::Status {
+    // What begins behind the last step of an epoch that leaves would be given up at once.
+    if (trainer_->leaves() && kept_.training->decided().step == trainer_->last_step())
+      return absl::OkStatus();
     // A job that asked for copies is not to train to its end without them.
     RETURN_IF_ERROR(TendMemory());
     if (kept_.host_copy != nullptr) {
@@ -320,12 +325,19 @@ absl::Status EpochRun::Train() {
   }
   // What stopped the training stands before its having been stopped.
   RETURN_IF_ERROR(report_status_);
-  RETURN_IF_ERROR(ran);
-  if (trainer_->leaves()) {
+  // Who leaves first may break off what the others still do of the step, and says that it leaves:
+  // nobody is accused.
+  const bool cut_off =
+      !ran.ok() && job::KindOf(ran) == job::FailureKind::kPeerLost && !AccusedIn(ran).has_value();
+  if (trainer_->leaves() && (ran.ok() || cut_off)) {
+    // Others may need this rank's communicators until they have done the step, too. Whose are cut
+    // off before that goes without its gathers, which the next epoch makes up for.
+    if (order_.device_kind() == "gpu") device::AwaitDevice(kLeaveWorkTimeout).IgnoreError();
     const MutexLock lock(&mu_);
     stopped_.Update(Replaced());
     return stopped_;
   }
+  RETURN_IF_ERROR(ran);
   // The output folder need not be reachable from every node; only the reporter depends on it.
   const absl::Status written =
       figures_.Write(output_, plan_, Rank{order_.rank()},

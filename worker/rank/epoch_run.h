@@ -102,8 +102,8 @@ class EpochRun {
   // Trains to the last step, the job's or that of a wished end, and sends every report of the
   // epoch; where the order says so it gives copies of state to others instead (RunEpoch.keeps).
   // When it returns nothing of the epoch runs any more and communicators are given back. Errors:
-  // Cancelled after Stop; otherwise what ended the epoch. The process may go on with another one
-  // after errors that IsCollateral (rank_reports.h).
+  // Cancelled after Stop or Leave, this rank's or another's; otherwise what ended the epoch. The
+  // process may go on with another one after errors that IsCollateral (rank_reports.h).
   absl::Status Run();
   // Makes what needs nothing that the process keeps, on a thread of its own, for a Run() that comes
   // later: plan and communicators. `connected` is called there once, when all ranks are connected

@@ -67,7 +67,7 @@ class RankProcess {
   Mutex mu_;
   CondVar changed_;
   // Made when the order arrives, so that what follows it finds the epoch. It may connect while the
-  // current one trains, which is stopped then.
+  // current one trains, which leaves then.
   std::shared_ptr<EpochRun> next_ ABSL_GUARDED_BY(mu_);
   std::shared_ptr<EpochRun> to_warm_ ABSL_GUARDED_BY(mu_);
   std::shared_ptr<EpochRun> current_ ABSL_GUARDED_BY(mu_);

@@ -42,7 +42,7 @@ struct Record {
   double corrupt_samples = 0;  // likewise
   Volume volume;               // of its replica's samples, given by one rank a replica; else 0
   int64_t copied = 0;          // last step of whose state its host memory has a whole copy
-  int64_t wish = 0;            // what the rank was asked to wish for: kNoWish or kWishEnd
+  int64_t wish = 0;            // what the rank was asked to wish for: kNoWish, kWishEnd, kWishLeave
   int64_t writing = 0;         // 1: its part of a checkpoint is still being written
   int64_t finite = 0;          // 1: all of the sums above are
   int64_t stop = 0;            // 1: the rank was told to stop

@@ -15,7 +15,7 @@ namespace {
 
 constexpr absl::Duration kFaultyTime = absl::Minutes(10);
 constexpr int64_t kSeeds = 1200;  // some 60 s of one core
-constexpr size_t kLines = 100;   // of the trace of a seed that fails
+constexpr size_t kLines = 100;    // of the trace of a seed that fails
 
 int64_t FromEnvironment(const char* name, int64_t otherwise) {
   const char* text = std::getenv(name);

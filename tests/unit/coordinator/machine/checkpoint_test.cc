@@ -130,6 +130,10 @@ TEST_F(CheckpointTest, PublicationThatFails_IsTold) {
 TEST_F(CheckpointTest, SlowRank_HasItsTimeWhileOthersWriteTheNext_AndTheyGoInTheirOrder) {
   for (const int32_t rank : {0, 1, 3}) Write(rank, 3);
   for (const int32_t rank : {0, 1, 3}) Write(rank, 6);
+  h_.Report(a_, job_, 0, RankEvent{"CheckpointSkipped", "step 9: one is still being written"});
+  EXPECT_THAT(Events("CheckpointSkipped"),
+              testing::ElementsAre("rank 0: step 9: one is still being written; of step 6 rank 2 "
+                                   "(node b) has not reported its part"));
   Write(2, 3);
   Write(2, 6);
   ASSERT_THAT(h_.Commands<PublishCheckpoint>(a_), SizeIs(1));

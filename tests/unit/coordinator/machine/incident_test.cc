@@ -151,6 +151,19 @@ TEST_F(IncidentTest, JobThatFails_HasAVerdictToo) {
   EXPECT_THAT(Events(job, "Verdict"), ElementsAre(StartsWith("OutOfMemory (certain): rank 1")));
 }
 
+// What is left may need more memory, which its first step shows.
+TEST_F(IncidentTest, JobThatFailsOfAnotherCauseBehindALoss_HasAVerdictOfEach) {
+  const JobId job = TrainAlone();
+  Lose(job);
+  Resume(job);
+  h_.Report(node_, job, 0, RankError{.kind = FailureKind::kOutOfMemory, .message = "no 2 GiB"}, 2);
+  ASSERT_EQ(h_.Phase(job), job::JobPhase::kFailed);
+  EXPECT_THAT(Events(job, "Verdict"),
+              ElementsAre(HasSubstr("rank 1"), StartsWith("OutOfMemory (certain): rank 0")));
+  ASSERT_THAT(h_.incidents[job], SizeIs(2));
+  EXPECT_EQ(Last(job).cause.kind, FailureKind::kOutOfMemory);
+}
+
 TEST_F(IncidentTest, ExitThatIsToldLate_IsWrittenToo) {
   const JobId job = TrainAlone();
   Lose(job);

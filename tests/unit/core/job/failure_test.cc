@@ -51,6 +51,7 @@ TEST(FailureTest, JobThatTrainsOn_IsNotToBeSubmittedAgain) {
     for (const int32_t signal : {0, SIGKILL, SIGUSR1, SIGXCPU}) {
       const std::string next = NextWhereItTrainsOn(failure.kind, signal);
       EXPECT_EQ(next.find("submit the job again"), std::string::npos) << next;
+      EXPECT_EQ(next.find("submit it again"), std::string::npos) << next;
       EXPECT_FALSE(next.empty()) << failure.name;
     }
   }

@@ -91,7 +91,6 @@ TEST(AdmissionNotesTest, JobThatDoesNotFitAsWritten_SaysThatInsteadOfALoss) {
   EXPECT_THAT(fits->notes, Not(Contains(HasSubstr("as written the job does not fit"))));
 }
 
-// Ranks of one stage of a pipeline are of one kind.
 // Nothing is lost while it does: the others have all state.
 TEST(AdmissionNotesTest, JobThatWaits_IsToldWhatItCostsToWaitInVain) {
   const auto notes_of = [](int32_t state_copies) {
@@ -108,6 +107,7 @@ TEST(AdmissionNotesTest, JobThatWaits_IsToldWhatItCostsToWaitInVain) {
       << "of some it has the only home";
 }
 
+// Ranks of one stage of a pipeline are of one kind.
 TEST(AdmissionNotesTest, LossesOfSeveralKindsOfDevices_AreCountedByKind) {
   const auto notes_of = [](const support::Layout& layout) {
     AJob job = AJob().Module("language", support::Llama(), layout).Batch(4, 2);
