@@ -17,7 +17,7 @@
 namespace phalanx::oracle {
 namespace {
 
-constexpr int32_t kStops = 50;  // of each case
+constexpr int32_t kStops = 200;  // of each case
 
 struct Footprint {
   int64_t descriptors = 0, resident_bytes = 0;
@@ -61,9 +61,10 @@ TEST_P(StoppingTest, EpochsThatEndAnywhere_TrainAsOneThatDoesNot) {
   Prng prng(7);
   Footprint early;
   for (int32_t stop = 0; stop < kStops; ++stop) {
-    // Anywhere in two steps, and every other time among the last operations of one, where its
-    // decision is.
-    const uint64_t near_the_end = prng.Below(2) * a_step + a_step - 1 - prng.Below(8);
+    // Anywhere in two steps, and every other time among the last operations of one and the first of
+    // the next, between which it is decided and applied.
+    const uint64_t near_the_end =
+        prng.Below(2) * a_step + a_step + ranks.size() - prng.Below(2 * ranks.size());
     const Ending ending{
         .kind = static_cast<Ending::Kind>(prng.Below(3)),
         .at = static_cast<int64_t>(stop % 2 == 0 ? prng.Below(2 * a_step) : near_the_end),
