@@ -31,10 +31,10 @@ class StandbyTest : public ::testing::Test {
     ServerOptions options;
     options.listening = listening_.get();
     standby_ = *StandbyServer::Start(options, metrics_);
-    Call();
+    OpenChannel();
   }
   // From here on calls come on a connection of their own.
-  void Call() {
+  void OpenChannel() {
     grpc::ChannelArguments arguments;
     arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
     channel_ = grpc::CreateCustomChannel(absl::StrCat("127.0.0.1:", PortOf(listening_.get())),
@@ -132,7 +132,7 @@ TEST_F(StandbyTest, ServerThatTakesOver_HasTheSameSocket) {
   const auto server =
       *Server::Start(options, std::make_unique<MemoryBackend>(std::make_shared<MemoryDisk>()));
   EXPECT_EQ(server->port(), PortOf(listening_.get()));
-  Call();  // one that is sent on the old connection as that goes ends with it
+  OpenChannel();  // a call that is sent on the old connection as that goes ends with it
   const grpc::Status listed = ListNodes();
   EXPECT_TRUE(listed.ok()) << listed.error_message();
 }

@@ -17,7 +17,20 @@ using ::testing::IsEmpty;
 using ::testing::Not;
 using ::testing::SizeIs;
 
-class ReturnTest : public RecoveringTest {};
+class ReturnTest : public RecoveringTest {
+ protected:
+  // Rank 1 was killed behind step 3, and is on its way back: ranks 0 and 2 train in epoch 2, behind
+  // step 4, while those of epoch 3 connect.
+  JobId TrainWhileOneReturns() {
+    const JobId job = Train();
+    h_.Report(node_, job, 1, kKilled);
+    GoOver(job, {0, 2}, 3, 1, {0, 2});
+    Step(job, 4, 2);
+    h_.Prepare(node_);
+    EXPECT_EQ(h_.State(job).epoch, Epoch{3});
+    return job;
+  }
+};
 
 TEST_F(ReturnTest, KilledRank_IsBackAfterAStepWithoutIt) {
   const JobId job = Train();
@@ -59,12 +72,7 @@ TEST_F(ReturnTest, KilledRank_IsBackAfterAStepWithoutIt) {
 
 // They left it once all were connected, and none of them had begun the next one.
 TEST_F(ReturnTest, RanksThatLeaveBehindAStep_DoNoneAgain) {
-  const JobId job = Train();
-  h_.Report(node_, job, 1, kKilled);
-  GoOver(job, {0, 2}, 3, 1, {0, 2});
-  Step(job, 4, 2);
-  h_.Prepare(node_);
-  ASSERT_EQ(h_.State(job).epoch, Epoch{3});
+  const JobId job = TrainWhileOneReturns();
   for (const int32_t rank : {0, 2}) {
     RankQuiet quiet = Quiet(5, rank);
     quiet.begun = 5;
@@ -161,12 +169,7 @@ TEST_F(ReturnTest, RanksThatTheJobBeganWithout_AreNotTaken) {
 }
 
 TEST_F(ReturnTest, LossWhileTheOthersStillTrain_StopsThemAtOnce) {
-  const JobId job = Train();
-  h_.Report(node_, job, 1, kKilled);
-  GoOver(job, {0, 2}, 3, 1, {0, 2});
-  Step(job, 4, 2);
-  h_.Prepare(node_);
-  ASSERT_EQ(h_.State(job).epoch, Epoch{3});
+  const JobId job = TrainWhileOneReturns();
   h_.Report(node_, job, 2, kKilled, 2);
   ASSERT_EQ(h_.State(job).epoch, Epoch{4});
   EXPECT_FALSE(h_.Commands<Assign>(node_).back().second.beside);
@@ -177,12 +180,7 @@ TEST_F(ReturnTest, LossWhileTheOthersStillTrain_StopsThemAtOnce) {
 
 // The others have done nothing wrong.
 TEST_F(ReturnTest, RankThatIsNotConnectedInTime_StaysOutAndNobodyElseIsLost) {
-  const JobId job = Train();
-  h_.Report(node_, job, 1, kKilled);
-  GoOver(job, {0, 2}, 3, 1, {0, 2});
-  Step(job, 4, 2);
-  h_.Prepare(node_);
-  ASSERT_EQ(h_.State(job).epoch, Epoch{3});
+  const JobId job = TrainWhileOneReturns();
   const absl::Duration patience = Harness::Options().connect_timeout;
   for (absl::Duration passed; passed < patience; passed += absl::Seconds(5)) {
     h_.Advance(absl::Seconds(5));
@@ -199,12 +197,7 @@ TEST_F(ReturnTest, RankThatIsNotConnectedInTime_StaysOutAndNobodyElseIsLost) {
 
 // It has no state, so nobody waits for it to say where that stands.
 TEST_F(ReturnTest, CoordinatorThatRestartsOnTheWay_AsksOnlyThoseThatTrained) {
-  const JobId job = Train();
-  h_.Report(node_, job, 1, kKilled);
-  GoOver(job, {0, 2}, 3, 1, {0, 2});
-  Step(job, 4, 2);
-  h_.Prepare(node_);
-  ASSERT_EQ(h_.State(job).epoch, Epoch{3});
+  const JobId job = TrainWhileOneReturns();
   h_.Restart();
   node_ = h_.Open("n", 3, 1, {{job, Epoch{2}}, {job, Epoch{3}}}, 9);
   // They train on until all are connected.
@@ -254,12 +247,7 @@ TEST_F(ReturnTest, CoordinatorThatRestartsWhileAllWait_KnowsThatNobodyTrains) {
 
 // Who trains without it did so a moment ago.
 TEST_F(ReturnTest, RanksThatDoNotFindEachOther_GoOnWithoutWhoCameBack) {
-  const JobId job = Train();
-  h_.Report(node_, job, 1, kKilled);
-  GoOver(job, {0, 2}, 3, 1, {0, 2});
-  Step(job, 4, 2);
-  h_.Prepare(node_);
-  ASSERT_EQ(h_.State(job).epoch, Epoch{3});
+  const JobId job = TrainWhileOneReturns();
   h_.Report(node_, job, 0, RankError{.kind = FailureKind::kPeerLost, .message = "who"}, 3);
   h_.Advance(absl::Seconds(1));
   ASSERT_EQ(h_.State(job).epoch, Epoch{4});
@@ -272,12 +260,7 @@ TEST_F(ReturnTest, RanksThatDoNotFindEachOther_GoOnWithoutWhoCameBack) {
 
 // Nor were they to stop at all but for that.
 TEST_F(ReturnTest, ThoseThatTrainedAndDoNotFindEachOtherBehindAReturn_TryUntilTheyDo) {
-  const JobId job = Train();
-  h_.Report(node_, job, 1, kKilled);
-  GoOver(job, {0, 2}, 3, 1, {0, 2});
-  Step(job, 4, 2);
-  h_.Prepare(node_);
-  ASSERT_EQ(h_.State(job).epoch, Epoch{3});
+  const JobId job = TrainWhileOneReturns();
   for (int64_t epoch = 3; epoch < 3 + 2 * kTriesMax; ++epoch) {
     ASSERT_EQ(h_.State(job).epoch, Epoch{epoch});
     h_.Report(node_, job, 0, RankError{.kind = FailureKind::kPeerLost, .message = "who"}, epoch);
@@ -292,12 +275,7 @@ TEST_F(ReturnTest, ThoseThatTrainedAndDoNotFindEachOtherBehindAReturn_TryUntilTh
 
 // Nor is it the word of one that is not there against one that is.
 TEST_F(ReturnTest, WhoTrainsAndIsAccusedByWhoCameBack_IsNotLost) {
-  const JobId job = Train();
-  h_.Report(node_, job, 1, kKilled);
-  GoOver(job, {0, 2}, 3, 1, {0, 2});
-  Step(job, 4, 2);
-  h_.Prepare(node_);
-  ASSERT_EQ(h_.State(job).epoch, Epoch{3});
+  const JobId job = TrainWhileOneReturns();
   h_.Report(node_, job, 1,
             RankError{.kind = FailureKind::kPeerLost, .accused = 0, .message = "not met"}, 3);
   h_.Advance(absl::Seconds(1));
@@ -346,12 +324,7 @@ TEST_F(ReturnTest, LossWhileTheReturnIsPlanned_GoesFirst) {
 }
 
 TEST_F(ReturnTest, RankThatIsLostAgain_WarmsUpAgain) {
-  const JobId job = Train();
-  h_.Report(node_, job, 1, kKilled);
-  GoOver(job, {0, 2}, 3, 1, {0, 2});
-  Step(job, 4, 2);
-  h_.Prepare(node_);
-  ASSERT_EQ(h_.State(job).epoch, Epoch{3});
+  const JobId job = TrainWhileOneReturns();
   GoOver(job, {0, 2}, 4, 2, {0, 1, 2});
   Step(job, 5, 3);
   h_.Report(node_, job, 1, kKilled, 3);

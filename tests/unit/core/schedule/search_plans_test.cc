@@ -3,6 +3,10 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <set>
+
+#include "core/plan/memory_estimate.h"
 #include "tests/support/specs.h"
 
 namespace phalanx::schedule {
@@ -67,6 +71,44 @@ TEST_F(SearchPlansTest, Fits_OfAnySettingBehindAnyOther_IsWhatItsEstimateSays) {
       }
     }
   }
+}
+
+// What was worked out for one setting is not taken for another one's.
+TEST_F(SearchPlansTest, MemoryUnderAnySettings_IsThatOfAWholeEstimate) {
+  constexpr job::Recompute kAll[] = {job::Recompute::kNone, job::Recompute::kSelective,
+                                     job::Recompute::kFull};
+  SearchPlans plans(cluster_, 0, 0);
+  plans.Begin(laid_);
+  std::set<int64_t> needs;
+  for (const int64_t micro : {1, 4, 1, 16}) {
+    for (const ScheduleName name : {ScheduleName::k1F1B, ScheduleName::kZeroBubbleH1,
+                                    ScheduleName::kZeroBubbleV, ScheduleName::kThreePhase}) {
+      for (const job::Recompute language : kAll) {
+        for (const job::Recompute others : kAll) {
+          const Setting setting{
+              .micro = micro,
+              .schedule = {.name = name, .chunks = name == ScheduleName::kZeroBubbleV ? 2 : 1},
+              .language = language,
+              .others = others};
+          const plan::Plan* plan = plans.Under(setting);
+          ASSERT_NE(plan, nullptr);
+          int64_t most = 0;
+          for (const plan::MemoryEstimate& rank : plan::EstimateMemory(*plan))
+            most = std::max(most, rank.total());
+          EXPECT_EQ(plans.MemoryOf(*plan), most) << "micro " << micro;
+          SearchPlans tight(cluster_, most, 0), tighter(cluster_, most - 1, 0);
+          for (SearchPlans* other : {&tight, &tighter}) {
+            other->Begin(laid_);
+            for (const int64_t before : {int64_t{2}, micro})
+              other->Fits({.micro = before, .schedule = setting.schedule});
+            EXPECT_EQ(other->Fits(setting), other == &tight) << "micro " << micro;
+          }
+          needs.insert(most);
+        }
+      }
+    }
+  }
+  EXPECT_GT(needs.size(), 40u) << "settings differ";
 }
 
 }  // namespace
