@@ -52,8 +52,12 @@ void Coordinator::NoteEvidence(Job& job, const FailureCause& cause) {
   if (silent) evidence.since = std::min(evidence.since, node->second.quiet_since());
   evidence.since = std::min(evidence.since, StandsStillSince(job, cause, now_));
   evidence.lines.push_back(cause.message);
+  // Beside a cause of its own a rank that cannot say whom it lost only tells what followed.
+  const bool of_peers =
+      cause.kind == job::FailureKind::kPeerLost || cause.kind == job::FailureKind::kNodeUnreachable;
   for (const Accusation& accusation : accusations) {
     if (evidence.lines.size() == kEvidenceMax) break;
+    if (accusation.accused < 0 && !of_peers) continue;
     evidence.lines.push_back(Sentence(*job.run, accusation));
   }
 }

@@ -216,6 +216,15 @@ TEST_F(IncidentTest, AccusationsThatWait_BeginItAndAreItsEvidence) {
                           "rank 2 on node n lost its connection to rank 1 on node n: closed"));
 }
 
+// It left because another one did.
+TEST_F(IncidentTest, RankThatCannotSayWhomItLost_IsNoEvidenceBesideADeath) {
+  const JobId job = TrainAlone();
+  Step(job, 5, 1);
+  h_.Report(node_, job, 2, RankError{.kind = FailureKind::kPeerLost, .message = "it left"});
+  h_.Report(node_, job, 1, RankDied{});
+  EXPECT_THAT(Last(job).evidence, ElementsAre("rank 1 on node n died"));
+}
+
 TEST_F(IncidentTest, CoordinatorThatRestartsOnTheWay_GoesOnWithWhatWasKnown) {
   const JobId job = TrainAlone();
   Lose(job);
