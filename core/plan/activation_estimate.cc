@@ -143,7 +143,7 @@ KeptElements KeptOf(const job::Module& module, const Place& place, Rounded round
       kept.forward = hidden;
       break;
     case job::Recompute::kSelective:
-      kept.forward = 2 * hidden + q + 2 * kv + in;
+      kept.forward = 2 * hidden + 2 * q + 2 * kv + in;
       break;
     case job::Recompute::kNone:
       kept.forward = 4 * hidden + 2 * q + 2 * kv + in + mlp;

@@ -5,7 +5,7 @@
 // by the width):
 //   recompute none        4 * hidden + 2 * (q + kv) * head_size + in + mlp; frozen layers, which
 //                         only pass a gradient on, 2 * hidden + 2 * (q + kv) * head_size + in
-//   recompute selective   2 * hidden + (q + 2 * kv) * head_size + in
+//   recompute selective   2 * hidden + 2 * (q + kv) * head_size + in
 //   recompute full        hidden
 // (under sequence parallelism hidden is divided by the width, but for the inputs of products whose
 // weights' gradients are due) times the microbatches that the schedule keeps alive (activations.h);

@@ -184,14 +184,17 @@ WorkModel::LayerSeconds WorkModel::LayerOf(const PartShape& part, double rows_on
       AttentionSeconds(profile_, shape, true) +
       memory(norms_backward + (2 * s.in + s.mlp) * rows_on + taken + put, 3 + choice) + exchange;
   pass.tensor = 2 * exchange;
-  // The outputs of products are there, the rotated ones and the residual's sum among them.
-  layer.selective =
-      attention +
-      memory(first_norm + 2 * s.hidden_here * rows_on + activation + taken, 3 + choice / 2);
+  // The outputs of products and of attention are there, the rotated ones and the residual's sum
+  // among them. What a gated activation gives comes from its backward pass, which reads the same.
+  const bool gated = TraitsOf(a).gated();
+  const double active = gated ? s.mlp * rows_on : activation;
+  layer.selective = memory(first_norm + 2 * s.hidden_here * rows_on + active + taken,
+                           (gated ? 2 : 3) + choice / 2);
   // What is behind the activation is not computed again: the last product, its sum over tensor
   // ranks (of slices the first half of an exchange) and the residual's.
   layer.full = pass.forward - down.forward - (part.sequence ? exchange_on / 2 : exchange_on) -
                memory(3 * s.hidden_here * rows_on, 1);
+  if (gated) layer.full -= memory(s.in * rows_on, 1);
   return layer;
 }
 

@@ -165,7 +165,6 @@ void SplitHeads(Kernel kernel, const at::Tensor& qkv, const HeadMap& heads, Atte
 
 at::Tensor AttentionBy(Kernel kernel, const at::Tensor& qkv, const HeadMap& heads, bool causal,
                        AttentionState* state) {
-  const int64_t batch = qkv.size(0), length = qkv.size(1);
   AttentionState local;
   AttentionState& s = state == nullptr ? local : *state;
   SplitHeads(kernel, qkv, heads, s);
@@ -199,8 +198,7 @@ at::Tensor AttentionBy(Kernel kernel, const at::Tensor& qkv, const HeadMap& head
       s.output = at::matmul(Probabilities(s.query, s.key, causal).to(qkv.scalar_type()), s.value);
       break;
   }
-  // The kernels keep the head dim next to the features, so this is a view but for the plain one.
-  return s.output.transpose(1, 2).reshape({batch * length, heads.query_heads * heads.head_size});
+  return OutputOf(s);
 }
 
 at::Tensor AttentionBackwardBy(Kernel kernel, const at::Tensor& output_gradient,
@@ -263,6 +261,13 @@ void WarnOnce(std::atomic<bool>& told, const CudnnShape& shape, absl::string_vie
 }
 
 }  // namespace
+
+at::Tensor OutputOf(const AttentionState& state) {
+  const at::Tensor& output = state.output;
+  // The kernels keep the head dim next to the features, so this is a view but for the plain one.
+  return output.transpose(1, 2).reshape(
+      {output.size(0) * output.size(2), output.size(1) * output.size(3)});
+}
 
 at::Tensor Attention(const at::Tensor& qkv, const HeadMap& heads, bool causal,
                      AttentionState* state) {

@@ -45,6 +45,8 @@ struct AttentionState {
 // the state. Returns [batch * length, query_heads * head_size]. `state` may be nullptr.
 at::Tensor Attention(const at::Tensor& qkv, const HeadMap& heads, bool causal,
                      AttentionState* state);
+// What that returned.
+at::Tensor OutputOf(const AttentionState& state);
 // The gradient of qkv, [batch, length, columns], from that of the output; with `cos` and `sin`
 // (undefined: without), of qkv before its queries and keys were turned by Rotate. `largest` as in
 // kernels.h.

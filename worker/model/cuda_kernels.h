@@ -94,8 +94,14 @@ void PackHeads(Type type, const PackHeadsArguments& arguments, Stream stream);
 // `count` pairs of blocks: those of gate, then those of up.
 void SwiGlu(Type type, int64_t count, int64_t block, const void* gate_up, void* y,
             uint32_t* largest, Stream stream);
+// What SwiGlu gives, from a pass of its backward; without `y` nobody asks.
+struct Activated {
+  void* y;
+  uint32_t* largest;
+};
 void SwiGluBackward(Type type, int64_t count, int64_t block, const void* output_gradient,
-                    const void* gate_up, void* gradient, uint32_t* largest, Stream stream);
+                    const void* gate_up, void* gradient, uint32_t* largest,
+                    const Activated& activated, Stream stream);
 
 enum class Gelu : uint8_t { kQuick, kErf, kTanh };
 void GeluForward(Type type, Gelu gelu, int64_t count, const void* x, void* y, Stream stream);

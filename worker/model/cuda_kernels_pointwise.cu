@@ -47,14 +47,14 @@ __global__ void __launch_bounds__(kThreads)
     KeepLargest(mine, static_cast<int>(threadIdx.x), kThreads, of_warps, largest);
 }
 
-template <typename T, int kWidth>
+template <typename T, int kWidth, bool kAgain>
 __global__ void __launch_bounds__(kThreads)
     SwiGluBackwardKernel(int64_t vectors, uint32_t vectors_of_block, int64_t block,
                          const void* output_gradient, const void* gate_up, void* gradient,
-                         uint32_t* largest) {
-  __shared__ uint32_t of_warps[kThreads / 32];
+                         uint32_t* largest, Activated activated) {
+  __shared__ uint32_t of_warps[2][kThreads / 32];
   const int64_t i = Global();
-  uint32_t mine = 0;
+  uint32_t mine = 0, of_active = 0;
   if (i < vectors) {
     const int64_t at = GateOf(i, kWidth, vectors_of_block, block);
     float gate[kWidth], up[kWidth], dy[kWidth];
@@ -64,17 +64,22 @@ __global__ void __launch_bounds__(kThreads)
     gates.To(gate);
     ups.To(up);
     gradients.To(dy);
+    float active[kWidth];
 #pragma unroll
     for (int j = 0; j < kWidth; ++j) {
       const float sigmoid = Sigmoid<T>(gate[j]), silu = gate[j] * sigmoid;
+      active[j] = up[j] * silu;
       gate[j] = dy[j] * up[j] * (sigmoid + silu * (1.0f - sigmoid));
       up[j] = dy[j] * silu;
     }
     mine = Magnitude(Store<T, kWidth>(gradient, at, gate));
     mine = max(mine, Magnitude(Store<T, kWidth>(gradient, at + block, up)));
+    if constexpr (kAgain) of_active = Magnitude(Store<T, kWidth>(activated.y, i * kWidth, active));
   }
-  if (largest != nullptr)
-    KeepLargest(mine, static_cast<int>(threadIdx.x), kThreads, of_warps, largest);
+  const int thread = static_cast<int>(threadIdx.x);
+  if (largest != nullptr) KeepLargest(mine, thread, kThreads, of_warps[0], largest);
+  if (kAgain && activated.largest != nullptr)
+    KeepLargest(of_active, thread, kThreads, of_warps[1], activated.largest);
 }
 
 constexpr float kQuickFactor = 1.702f;
@@ -370,15 +375,19 @@ void SwiGlu(Type type, int64_t count, int64_t block, const void* gate_up, void* 
 }
 
 void SwiGluBackward(Type type, int64_t count, int64_t block, const void* output_gradient,
-                    const void* gate_up, void* gradient, uint32_t* largest, Stream stream) {
+                    const void* gate_up, void* gradient, uint32_t* largest,
+                    const Activated& activated, Stream stream) {
   if (count == 0) return;
-  const bool wide = Whole(type, block) && Aligned(output_gradient, gate_up, gradient);
+  const bool wide = Whole(type, block) && Aligned(output_gradient, gate_up, gradient, activated.y);
   ForVectors(type, wide, [&](auto element, auto width) {
+    using T = decltype(element);
     constexpr int kWidth = decltype(width)::value;
     const int64_t vectors = count * block / kWidth;
-    SwiGluBackwardKernel<decltype(element), kWidth><<<Blocks(vectors), kThreads, 0, stream>>>(
-        vectors, static_cast<uint32_t>(block / kWidth), block, output_gradient, gate_up, gradient,
-        largest);
+    const auto kernel = activated.y != nullptr ? SwiGluBackwardKernel<T, kWidth, true>
+                                               : SwiGluBackwardKernel<T, kWidth, false>;
+    kernel<<<Blocks(vectors), kThreads, 0, stream>>>(vectors, static_cast<uint32_t>(block / kWidth),
+                                                     block, output_gradient, gate_up, gradient,
+                                                     largest, activated);
   });
 }
 

@@ -44,9 +44,14 @@ class DecoderLayer final : public Layer {
     }
     return matrix;
   }
-  // From s->attention_input to s->mlp_active. `back`: a backward pass follows. `again`: in that
-  // pass, which keeps all that is gathered.
-  absl::Status Compute(const SequenceShape& shape, bool back, bool again, LayerState* s) const;
+  // What a backward pass is to find.
+  struct Wanted {
+    bool attention = false;  // attention's state
+    bool operands = false;   // of products, where the weights train
+    bool gathered = false;   // of those all that is gathered
+  };
+  // From s->attention_input to s->mlp_hidden.
+  absl::Status Compute(const SequenceShape& shape, const Wanted& wanted, LayerState* s) const;
   // Where a kernel is to leave the largest magnitude of what it makes, which `operand` becomes.
   at::Tensor* LargestOf(Operand* operand) const {
     operand->largest.reset();
@@ -59,7 +64,7 @@ class DecoderLayer final : public Layer {
   // From attention's output of the rows that leave: s->middle, and its norm. `kept` as of Linear.
   absl::Status AddAttention(const at::Tensor& attended, const SequenceShape& shape, Operand* kept,
                             LayerState* s) const;
-  // What recomputation left out.
+  // What recomputation left out, but for s->mlp_active.
   absl::Status Restore(const SequenceShape& shape, LayerState* s) const;
   at::Tensor ByHead(const at::Tensor& qkv, const SequenceShape& shape) const {
     return qkv.view({shape.batch, shape.length, -1, context_.heads.head_size});
@@ -113,26 +118,26 @@ absl::Status DecoderLayer::AddAttention(const at::Tensor& attended, const Sequen
   return absl::OkStatus();
 }
 
-absl::Status DecoderLayer::Compute(const SequenceShape& shape, bool back, bool again,
+absl::Status DecoderLayer::Compute(const SequenceShape& shape, const Wanted& wanted,
                                    LayerState* s) const {
-  const auto if_trained = [&](Operand& kept) { return back && context_.trains ? &kept : nullptr; };
+  const auto if_trained = [&](Operand& kept) {
+    return wanted.operands && context_.trains ? &kept : nullptr;
+  };
   // What is gathered once more need not stay.
   const auto if_whole = [&](Operand& kept) {
-    return again || !context_.group.slices() ? if_trained(kept) : nullptr;
+    return wanted.gathered || !context_.group.slices() ? if_trained(kept) : nullptr;
   };
   RETURN_IF_ERROR(GatheredLinear(context_.group, s->attention_input, shape.rows(), qkv_, {},
                                  if_whole(s->attention_rows), &s->qkv));
   if (s->attention_rows.defined()) s->attention_input = {};
   s->qkv = s->qkv.view({shape.batch, shape.length, -1});
   Rotate(ByHead(s->qkv, shape), rotated_heads(), context_.cos, context_.sin, /*inverse=*/false);
-  const at::Tensor attended = shape.leaving.Take(
-      Attention(s->qkv, context_.heads, /*causal=*/true, back ? &s->attention : nullptr));
+  const at::Tensor attended = shape.leaving.Take(Attention(
+      s->qkv, context_.heads, /*causal=*/true, wanted.attention ? &s->attention : nullptr));
   RETURN_IF_ERROR(AddAttention(attended, shape, if_trained(s->context), s));
   RETURN_IF_ERROR(GatheredLinear(context_.group, s->mlp_input, shape.leaving_rows(), gate_up_, {},
                                  if_whole(s->mlp_rows), &s->mlp_hidden));
   if (s->mlp_rows.defined()) s->mlp_input = {};
-  s->mlp_active.rows =
-      SwiGlu(s->mlp_hidden, context_.architecture.block, LargestOf(&s->mlp_active));
   return absl::OkStatus();
 }
 
@@ -140,12 +145,9 @@ absl::Status DecoderLayer::Restore(const SequenceShape& shape, LayerState* s) co
   if (context_.recompute == job::Recompute::kNone) return absl::OkStatus();
   NormInput(s->input, s);
   if (context_.recompute == job::Recompute::kFull)
-    return Compute(shape, /*back=*/true, /*again=*/true, s);
-  s->context =
-      shape.leaving.Take(Attention(s->qkv, context_.heads, /*causal=*/true, &s->attention));
+    return Compute(shape, {.attention = true, .operands = true, .gathered = true}, s);
+  s->context = shape.leaving.Take(OutputOf(s->attention));
   NormMiddle(s);
-  s->mlp_active.rows =
-      SwiGlu(s->mlp_hidden, context_.architecture.block, LargestOf(&s->mlp_active));
   return absl::OkStatus();
 }
 
@@ -153,10 +155,12 @@ absl::Status DecoderLayer::Forward(LayerRows input, const SequenceShape& shape, 
                                    LayerRows* output) const {
   LayerState s;
   NormInput(std::move(input), &s);
-  const bool back = state != nullptr && context_.recompute == job::Recompute::kNone;
-  RETURN_IF_ERROR(Compute(shape, back, /*again=*/false, &s));
-  const Operand active = std::exchange(s.mlp_active, {});
-  at::Tensor branch = Linear(active, down_, back && context_.trains ? &s.mlp_active : nullptr);
+  const bool operands = state != nullptr && context_.recompute == job::Recompute::kNone;
+  const bool attention = state != nullptr && context_.recompute != job::Recompute::kFull;
+  RETURN_IF_ERROR(Compute(shape, {.attention = attention, .operands = operands}, &s));
+  Operand active;
+  active.rows = SwiGlu(s.mlp_hidden, context_.architecture.block, LargestOf(&active));
+  at::Tensor branch = Linear(active, down_, operands && context_.trains ? &s.mlp_active : nullptr);
   RETURN_IF_ERROR(context_.group.Sum(&branch));
   *output = LayerRows(s.middle, std::move(branch), {});
   if (state != nullptr) *state = Kept(context_, std::move(s));
@@ -181,11 +185,19 @@ absl::Status DecoderLayer::BackwardInput(const Operand& output_gradient, const S
   RETURN_IF_ERROR(AwaitWhole(&gradient, &rows));
   at::Tensor active_gradient = LinearInputGradient(rows, down_, &product_gradient);
   rows = {};
-  work->Matrix(down_, std::exchange(product_gradient, {}), std::exchange(s.mlp_active, {}));
+  const bool active_again = context_.trains && !s.mlp_active.defined();
+  const auto down_work = [&] {
+    work->Matrix(down_, std::exchange(product_gradient, {}), std::exchange(s.mlp_active, {}));
+  };
+  if (!active_again) down_work();  // memory goes back as soon as it can
   Operand hidden_gradient;
-  hidden_gradient.rows = SwiGluBackward(active_gradient, std::exchange(s.mlp_hidden, {}),
-                                        context_.architecture.block, LargestOf(&hidden_gradient));
+  SwiGluAgain again{.largest = LargestOf(&s.mlp_active)};
+  hidden_gradient.rows =
+      SwiGluBackward(active_gradient, std::exchange(s.mlp_hidden, {}), context_.architecture.block,
+                     LargestOf(&hidden_gradient), active_again ? &again : nullptr);
   active_gradient.reset();
+  s.mlp_active.rows = std::move(again.y);
+  if (active_again) down_work();
   RETURN_IF_ERROR(
       group.BeginSum(LinearInputGradient(hidden_gradient, gate_up_, &product_gradient), &sum));
   hidden_gradient = {};

@@ -104,7 +104,7 @@ absl::Status EncoderLayer::Restore(const SequenceShape& shape, LayerState* s) co
   NormInput(s->input, s);
   if (context_.recompute == job::Recompute::kFull)
     return Compute(shape, /*attention=*/true, /*again=*/true, s);
-  s->context = Attention(s->qkv, context_.heads, /*causal=*/false, &s->attention);
+  s->context = OutputOf(s->attention);
   LayerNormed normed =
       LayerNorm(s->middle, norm2_.weight, norm2_bias_.weight, context_.architecture.norm_epsilon);
   s->mlp_input = std::move(normed.y);
@@ -118,7 +118,7 @@ absl::Status EncoderLayer::Forward(LayerRows input, const SequenceShape& shape, 
                                    LayerRows* output) const {
   LayerState s;
   NormInput(std::move(input), &s);
-  const bool attention = state != nullptr && context_.recompute == job::Recompute::kNone;
+  const bool attention = state != nullptr && context_.recompute != job::Recompute::kFull;
   RETURN_IF_ERROR(Compute(shape, attention, /*again=*/false, &s));
   at::Tensor branch = Linear(s.mlp_active.rows, down_);
   RETURN_IF_ERROR(context_.group.Sum(&branch));

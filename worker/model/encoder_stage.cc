@@ -125,7 +125,8 @@ at::Tensor EncoderStage::FeaturesBackward(const at::Tensor& gradient, EncoderSta
   }
   if (extra() == 0) return features;
   const SequenceShape& shape = state->shape;
-  const at::Tensor all = at::zeros({shape.batch, shape.length, width()}, features.options());
+  const at::Tensor all = at::empty({shape.batch, shape.length, width()}, features.options());
+  all.narrow(1, 0, extra()).zero_();
   all.narrow(1, extra(), shape.length - extra()).copy_(features.view({shape.batch, -1, width()}));
   return all.view({-1, width()});
 }

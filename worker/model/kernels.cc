@@ -266,11 +266,12 @@ at::Tensor SwiGlu(const at::Tensor& gate_up, int64_t block, at::Tensor* largest)
 }
 
 at::Tensor SwiGluBackward(const at::Tensor& output_gradient, const at::Tensor& gate_up,
-                          int64_t block, at::Tensor* largest) {
+                          int64_t block, at::Tensor* largest, SwiGluAgain* again) {
   if constexpr (kWithCuda) {
     if (fused::Takes(gate_up))
-      return fused::SwiGluBackward(output_gradient, gate_up, block, largest);
+      return fused::SwiGluBackward(output_gradient, gate_up, block, largest, again);
   }
+  if (again != nullptr) again->y = SwiGlu(gate_up, block);
   const int64_t rows = gate_up.size(0), blocks = gate_up.size(1) / (2 * block);
   at::Tensor gradient = at::empty_like(gate_up);
   if (IsPlain(gate_up)) {

@@ -77,8 +77,14 @@ void PackHeads(const at::Tensor& query, const at::Tensor& key, const at::Tensor&
 // gate_up is [rows, 2 * block * blocks], per block gate columns then up columns; the result is
 // silu(gate) * up, [rows, block * blocks].
 at::Tensor SwiGlu(const at::Tensor& gate_up, int64_t block, at::Tensor* largest = nullptr);
+// The result once more, which the backward pass makes of what it reads anyway.
+struct SwiGluAgain {
+  at::Tensor y;
+  at::Tensor* largest = nullptr;  // of `y`
+};
 at::Tensor SwiGluBackward(const at::Tensor& output_gradient, const at::Tensor& gate_up,
-                          int64_t block, at::Tensor* largest = nullptr);
+                          int64_t block, at::Tensor* largest = nullptr,
+                          SwiGluAgain* again = nullptr);
 
 // kQuick: x * sigmoid(1.702 x). kTanh: the usual approximation of kErf.
 enum class GeluKind : uint8_t { kQuick, kErf, kTanh };

@@ -217,11 +217,16 @@ at::Tensor SwiGlu(const at::Tensor& gate_up, int64_t block, at::Tensor* largest)
 }
 
 at::Tensor SwiGluBackward(const at::Tensor& output_gradient, const at::Tensor& gate_up,
-                          int64_t block, at::Tensor* largest) {
+                          int64_t block, at::Tensor* largest, SwiGluAgain* again) {
   at::Tensor gradient = at::empty_like(gate_up);
+  cuda::Activated activated{};
+  if (again != nullptr) {
+    again->y = at::empty_like(output_gradient);
+    activated = {MutableData(again->y), FindLargest(again->largest)};
+  }
   cuda::SwiGluBackward(TypeOf(gate_up), output_gradient.numel() / block, block,
                        Data(output_gradient), Data(gate_up), MutableData(gradient),
-                       FindLargest(largest), Stream());
+                       FindLargest(largest), activated, Stream());
   CheckLaunch();
   return gradient;
 }

@@ -31,7 +31,7 @@ void PackHeads(const at::Tensor& query, const at::Tensor& key, const at::Tensor&
                at::Tensor* largest);
 at::Tensor SwiGlu(const at::Tensor& gate_up, int64_t block, at::Tensor* largest);
 at::Tensor SwiGluBackward(const at::Tensor& output_gradient, const at::Tensor& gate_up,
-                          int64_t block, at::Tensor* largest);
+                          int64_t block, at::Tensor* largest, SwiGluAgain* again);
 at::Tensor Gelu(GeluKind kind, const at::Tensor& x);
 GeluGradient GeluBackward(GeluKind kind, const at::Tensor& output_gradient, const at::Tensor& x,
                           bool column_sums);

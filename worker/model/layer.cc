@@ -57,7 +57,8 @@ LayerState Kept(const LayerContext& context, LayerState computed) {
       return {.input = std::move(computed.input),
               .middle = std::move(computed.middle),
               .qkv = std::move(computed.qkv),
-              .mlp_hidden = std::move(computed.mlp_hidden)};
+              .mlp_hidden = std::move(computed.mlp_hidden),
+              .attention = std::move(computed.attention)};
     case job::Recompute::kNone:
       break;
   }

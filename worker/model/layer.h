@@ -89,8 +89,8 @@ struct LayerState {
 };
 
 // What of `computed` stays until the backward pass: under full recomputation the input alone; under
-// selective recomputation the outputs of matrix products (input, qkv, middle, mlp_hidden), from
-// which pointwise work and attention lead to the rest; else all that the backward pass reads.
+// selective recomputation the outputs of matrix products (input, qkv, middle, mlp_hidden) and of
+// attention, from which pointwise work leads to the rest; else all that the backward pass reads.
 LayerState Kept(const LayerContext& context, LayerState computed);
 // Of what the backward pass reads, forgets what serves gradients of weights alone, where those do
 // not train.

@@ -206,7 +206,7 @@ void SwiGlus(int64_t rows, int64_t features, int64_t block) {
   };
   Race({"SwiGLU" + size, 6.0 * n, forward, their_forward, nullptr, nullptr});
   const Run backward = [=](int i) {
-    SwiGluBackward(Type::kBf16, count, block, dy[i], gate_up[i], gradient[i], nullptr, stream);
+    SwiGluBackward(Type::kBf16, count, block, dy[i], gate_up[i], gradient[i], nullptr, {}, stream);
   };
   const Run their_backward = [=](int i) {
     nvte_dswiglu(Wrap(dy[i], {r, f}).data(), Wrap(gate_up[i], {r, 2 * f}).data(),

@@ -73,6 +73,13 @@ TEST_P(KernelsCudaTest, Small_Largest_IsThatOfTheResult) {
       expect_largest(
           [&](at::Tensor* largest) { return SwiGluBackward(dy, gate_up, block, largest); },
           "SwiGLU's backward pass");
+      expect_largest(
+          [&](at::Tensor* largest) {
+            SwiGluAgain again{.largest = largest};
+            SwiGluBackward(dy, gate_up, block, nullptr, &again);
+            return again.y;
+          },
+          "SwiGLU again in its backward pass");
     }
     for (const auto& [head_size, queries, keys] :
          {std::tuple{64, 3, 1}, {128, 32, 8}, {80, 4, 4}, {10, 2, 1}, {36, 5, 2}, {130, 9, 3}}) {
@@ -170,10 +177,14 @@ TEST_P(KernelsCudaTest, Small_SwiGlu_AndBackward) {
     const at::Tensor pairs = Wide(gate_up).view({rows, blocks, 2, block});
     const at::Tensor gate = pairs.select(2, 0), up = pairs.select(2, 1);
     const at::Tensor sigmoid = at::sigmoid(gate), upstream = Wide(dy).view({rows, blocks, block});
+    SwiGluAgain again;
     const Tensors results = Twice([&] {
-      return Tensors{SwiGlu(gate_up, block), SwiGluBackward(dy, gate_up, block)};
+      return Tensors{SwiGlu(gate_up, block), SwiGluBackward(dy, gate_up, block),
+                     SwiGluBackward(dy, gate_up, block, nullptr, &again)};
     });
     ExpectClose(results[0], (gate * sigmoid * up).view_as(dy), "y");
+    EXPECT_TRUE(at::equal(again.y, results[0])) << "its bits";
+    EXPECT_TRUE(at::equal(results[2], results[1])) << "whether it is asked for or not";
     const at::Tensor gradient = at::stack(
         {upstream * up * sigmoid * (1 + gate * (1 - sigmoid)), upstream * gate * sigmoid}, 2);
     ExpectClose(results[1], gradient.view_as(gate_up), "gradient");

@@ -100,7 +100,7 @@ TEST(EstimateMemoryTest, OfProductsInFp8_CountsTheMostOfBothSidesOfTheInputPass)
   using job::Recompute;
   // All that a layer reads, and its operands, without FP8; in FP8 what it keeps, and its operands.
   const int64_t whole = 4 * 32 + 2 * (32 + 8) + 3 * 64, waiting = whole / 2;
-  const int64_t kept = whole - 32 - (64 - 32) / 2, selective = 2 * 32 + 32 + 2 * 8 + 2 * 64;
+  const int64_t kept = whole - 32 - (64 - 32) / 2, selective = 2 * 32 + 2 * (32 + 8) + 2 * 64;
   ASSERT_LT(waiting, selective);
   const job::ScheduleName together = job::ScheduleName::k1F1B;
   EXPECT_EQ(saved(together, Recompute::kNone), 3 * (whole - kept));
@@ -362,7 +362,7 @@ TEST(EstimateMemoryTest, WithRecomputation_KeepsLess) {
         .activations;
   };
   const int64_t whole = 4 * 32 + 2 * (32 + 8) + 3 * 64;
-  const int64_t selective = 2 * 32 + 32 + 2 * 8 + 2 * 64;
+  const int64_t selective = 2 * 32 + 2 * (32 + 8) + 2 * 64;
   const int64_t messages = (1 + 1) * 32;  // a gradient that waits, an activation that leaves
   EXPECT_EQ(activations(job::Recompute::kNone), (3 * whole + messages) * 32 * 4);
   EXPECT_EQ(activations(job::Recompute::kSelective),

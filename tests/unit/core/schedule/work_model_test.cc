@@ -90,6 +90,14 @@ TEST(WorkModelTest, Part_RecomputationOfTheLastLayer_IsOfItsOwnRows) {
   EXPECT_LT(pass.recompute * kNominalFlops, kLayers * layer);
 }
 
+TEST(WorkModelTest, SelectiveRecomputation_IsOfPointwiseWorkAlone) {
+  const plan::Plan plan = PlanOf(SmallDecoder());
+  const job::Recompute selective = job::Recompute::kSelective;
+  const PassSeconds products = SecondsBehindEmbedding(plan, ProductsAlone(), selective);
+  EXPECT_LT(products.recompute, 1e-6 * products.forward);
+  EXPECT_GT(SecondsBehindEmbedding(plan, NominalProfile(), selective).recompute, 0);
+}
+
 TEST(WorkModelTest, Fp8_ProductsOfDecoderLayersGoAtItsRate) {
   job::JobSpec spec = SmallDecoder();
   spec.linear = job::LinearFormat::kFp8;

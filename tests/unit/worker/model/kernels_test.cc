@@ -140,8 +140,10 @@ TEST_P(KernelsTest, SwiGlu_EqualsDefinitionAndAutograd) {
     return (at::silu(pairs.select(2, 0)) * pairs.select(2, 1)).reshape({kRows, blocks * block});
   };
   ExpectClose(SwiGlu(gate_up, block), definition({gate_up.to(at::kDouble)}));
-  ExpectClose(SwiGluBackward(upstream, gate_up, block),
+  SwiGluAgain again;
+  ExpectClose(SwiGluBackward(upstream, gate_up, block, nullptr, &again),
               Gradients({gate_up}, upstream, definition)[0]);
+  EXPECT_TRUE(at::equal(again.y, SwiGlu(gate_up, block)));
 }
 
 TEST_P(KernelsTest, QuickGelu_EqualsDefinitionAndAutograd) {

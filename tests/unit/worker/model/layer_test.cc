@@ -165,8 +165,9 @@ TEST(LayerTest, Recomputation_KeepsLess_AndGivesEqualGradients) {
       EXPECT_TRUE(layer->Forward(at::randn({10, 32}, at::kDouble), {2, 5}, &state, &output).ok());
       EXPECT_TRUE(state.input.defined());
       EXPECT_FALSE(state.context.defined() || state.mlp_active.defined() ||
-                   state.attention.query.defined() || state.attention_input.defined());
+                   state.attention_input.defined() || state.mlp_input.defined());
       EXPECT_EQ(state.mlp_hidden.defined(), recompute == job::Recompute::kSelective);
+      EXPECT_EQ(state.attention.output.defined(), recompute == job::Recompute::kSelective);
     }
   }
 }
