@@ -104,7 +104,7 @@ def parse(arguments):
     parser.add_argument("output", type=pathlib.Path)
     parser.add_argument("--seconds", type=float, default=SECONDS_MAX, help="of all measurements together")
     parser.add_argument("--only", type=lambda text: text.split(","), metavar="NAME,...", help="these, in this order")
-    parser.add_argument("--part", type=int, choices=range(1, 10), default=1)
+    parser.add_argument("--part", type=int, choices=range(1, 11), default=1)
     parser.add_argument("--dry-run", action="store_true", help="print what would be run, and how long it takes")
     parser.add_argument("--verdicts", action="store_true", help="print what has become of each goal so far")
     return parser.parse_args(arguments)

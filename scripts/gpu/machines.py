@@ -46,7 +46,7 @@ def two(plan):
     plan.guarded(4, part=1, most=0.01)
     plan.guarded(4, part=7, most=0.01, samples=8)  # as the speed of this model is measured
     plan.anchors("5b", part=4)
-    plan.speed("5b", (41_000, 57_500), part=4, once=9)
+    plan.speed("5b", (41_000, 57_500), part=4, once=10, selective=10)
     plan.limit("5b", part=4)
     plan.anchors("1p6b", part=5)
     plan.speed("1p6b", (111_000, 132_500), part=5, once=6)
