@@ -114,13 +114,16 @@ absl::Status Snapshot::Begin() {
     const c10::OptionalStreamGuard guard(stream_.get());
     now.Await();
     state_->AwaitUpdates();
+    const train::Moment begun = train::Moment::Now(state_->options().device);
     RETURN_IF_ERROR(model::CallTorch("the copy for a checkpoint", [this] {
       CopySections();
       return absl::OkStatus();
     }));
     const train::Moment copied = train::Moment::Now(state_->options().device);
-    state_->HoldState(this, {.wait = [copied] { copied.Await(); },
-                             .reads = [copied] { return !copied.Passed(); }});
+    // A copy that waits for passes does not read: what keeps these is to be found.
+    state_->HoldState(this,
+                      {.wait = [copied] { copied.Await(); },
+                       .reads = [begun, copied] { return begun.Passed() && !copied.Passed(); }});
     const MutexLock lock(&mu_);
     copied_ = copied;
     complete_ = true;  // as far as this thread is concerned

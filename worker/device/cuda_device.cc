@@ -6,7 +6,10 @@
 #include <c10/cuda/CUDAStream.h>
 #include <cuda_runtime.h>
 
+#include <algorithm>
+#include <chrono>
 #include <cstdlib>
+#include <functional>
 #include <future>
 #include <map>
 #include <memory>
@@ -110,7 +113,8 @@ absl::Status UseCudaDevice(int32_t index) {
                                                    : absl::UnavailableError(what));
 }
 
-absl::Status AwaitDevice(absl::Duration timeout) {
+absl::Status AwaitDevice(absl::Duration timeout, const std::function<bool()>& in_vain) {
+  constexpr std::chrono::milliseconds kLook{10};
   int device = 0;
   cudaError_t error = cudaGetDevice(&device);
   if (error == cudaSuccess) {
@@ -122,9 +126,17 @@ absl::Status AwaitDevice(absl::Duration timeout) {
       const cudaError_t chosen = cudaSetDevice(device);
       done->set_value(chosen == cudaSuccess ? cudaDeviceSynchronize() : chosen);
     }).detach();
-    if (waited.wait_for(absl::ToChronoNanoseconds(timeout)) != std::future_status::ready) {
-      return Failed(absl::DeadlineExceededError(
-          absl::StrCat("the GPU is still at work after ", absl::FormatDuration(timeout))));
+    const auto begin = std::chrono::steady_clock::now();
+    const auto deadline = begin + absl::ToChronoNanoseconds(timeout);
+    const auto until = [&] {
+      const std::chrono::steady_clock::time_point look = std::chrono::steady_clock::now() + kLook;
+      return in_vain == nullptr ? deadline : std::min(deadline, look);
+    };
+    while (waited.wait_until(until()) != std::future_status::ready) {
+      const std::chrono::steady_clock::time_point now = std::chrono::steady_clock::now();
+      if (now < deadline && !in_vain()) continue;
+      return Failed(absl::DeadlineExceededError(absl::StrCat(
+          "the GPU is still at work after ", absl::FormatDuration(absl::FromChrono(now - begin)))));
     }
     error = waited.get();
   }

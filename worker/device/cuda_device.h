@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <utility>
 
@@ -28,9 +29,10 @@ inline constexpr bool kWithCuda = false;
 // suffice for a context; Unavailable with CUDA's message.
 absl::Status UseCudaDevice(int32_t index);
 
-// Waits until the current device has done everything it was given. Errors: DeadlineExceeded if it
-// has not in time; Internal with CUDA's message if the context is broken.
-absl::Status AwaitDevice(absl::Duration timeout);
+// Waits until the current device has done everything it was given. `in_vain`: asked every 10 ms
+// whether it never will. Errors: DeadlineExceeded if it has not in time, or is waited for in vain;
+// Internal with CUDA's message if the context is broken.
+absl::Status AwaitDevice(absl::Duration timeout, const std::function<bool()>& in_vain = nullptr);
 
 // The stream on which this thread enqueues now; nullptr without CUDA.
 void* CurrentStream();

@@ -6,7 +6,7 @@ absl::Status UseCudaDevice(int32_t) {
   return absl::UnimplementedError("this build has no GPU support: configure the preset cuda");
 }
 
-absl::Status AwaitDevice(absl::Duration) { return absl::OkStatus(); }
+absl::Status AwaitDevice(absl::Duration, const std::function<bool()>&) { return absl::OkStatus(); }
 
 void* CurrentStream() { return nullptr; }
 

@@ -67,8 +67,8 @@ absl::Status EpochRun::AwaitAllConnected() {
   return absl::OkStatus();
 }
 
-void EpochRun::ConnectBeside(std::function<void()> connected) {
-  connector_ = std::jthread([this, connected = std::move(connected)] {
+void EpochRun::ConnectBeside(std::function<void(bool)> ended) {
+  connector_ = std::jthread([this, ended = std::move(ended)] {
     connected_beside_ = AsCollateral(model::CallTorch("connecting", [this]() -> absl::Status {
       if (order_.device_kind() == "gpu")
         RETURN_IF_ERROR(device::UseCudaDevice(order_.device_index()));
@@ -76,16 +76,9 @@ void EpochRun::ConnectBeside(std::function<void()> connected) {
       RETURN_IF_ERROR(Connect());
       return AwaitAllConnected();
     }));
-    connected_after_ = LogPhase("is connected");
-    connected();
+    if (connected_beside_.ok()) connected_after_ = LogPhase("is connected");
+    ended(connected_beside_.ok());
   });
-}
-
-void EpochRun::AbortCommunicators(const absl::Status& reason) {
-  if (!connected_) return;
-  for (const auto& communicator : communicators_) {
-    if (communicator != nullptr) communicator->Abort(reason);
-  }
 }
 
 }  // namespace phalanx::rank

@@ -33,18 +33,11 @@
 
 namespace phalanx::rank {
 
-absl::Status Replaced() { return absl::CancelledError("a newer epoch replaces this one"); }
-
 namespace {
 
-// For work that was enqueued when an epoch ended, early or not: then its communicators are aborted
-// or it waits for nobody.
-constexpr absl::Duration kDrainTimeout = absl::Seconds(2);
-constexpr absl::Duration kLeaveWorkTimeout = absl::Seconds(2);
+// For work that was enqueued when an epoch ended: it waits for nobody.
 constexpr absl::Duration kLastWorkTimeout = absl::Minutes(5);
 constexpr absl::Duration kFreeingMax = absl::Milliseconds(200);  // at the end of a step
-// To leave peers that answer takes milliseconds: one that does not holds up the next epoch.
-constexpr absl::Duration kLongFarewell = absl::Milliseconds(500);
 
 // CPU slots share few cores; beside a GPU there are some to spare.
 int32_t DecodeThreads(const v1::RunEpoch& order) { return order.device_kind() == "gpu" ? 4 : 1; }
@@ -261,17 +254,17 @@ absl::Status EpochRun::MakeTrainer() {
     if (fill_ != nullptr) RETURN_IF_ERROR(FillMirrors());
     return may_free() ? FreeCommunicators() : absl::OkStatus();
   };
-  callbacks.on_settled = [this]() -> absl::Status {
-    // What begins behind the last step of an epoch that leaves would be given up at once.
-    if (trainer_->leaves() && kept_.training->decided().step == trainer_->last_step())
-      return absl::OkStatus();
+  callbacks.on_settled = [this, may_free]() -> absl::Status {
+    // What begins in an epoch that leaves would be given up at once, or keep its last step waiting.
+    if (trainer_->leaves()) return absl::OkStatus();
     // A job that asked for copies is not to train to its end without them.
     RETURN_IF_ERROR(TendMemory());
     if (kept_.host_copy != nullptr) {
       RETURN_IF_ERROR(kept_.host_copy->AfterStep(Epoch{epoch()}));
       if (!safe_told_ && fill_ == nullptr && kept_.host_copy->copied() > 0) TellSafe();
     }
-    TellCopiesWhole();
+    // What it lets go takes the driver as what is freed of communicators does.
+    if (!may_free()) TellCopiesWhole();
     RETURN_IF_ERROR(TendOthers());
     // At an early end that of its last step takes the place of others.
     if (checkpoints_ != nullptr && !trainer_->ends_early()) checkpoints_->OnSettled();
@@ -293,6 +286,7 @@ absl::Status EpochRun::MakeTrainer() {
   RETURN_IF_ERROR(stopped_);
   training_ = kept_.training.get();
   if (end_wished_) training_->WishEnd();
+  if (leave_wished_) training_->WishLeave();
   return absl::OkStatus();
 }
 
@@ -321,7 +315,7 @@ absl::Status EpochRun::Train() {
   standby_.Close(epoch());  // before the device is waited for
   if (ran.ok()) {
     LogPhase(absl::StrCat("has done its last step, ", trainer_->last_step()));
-    LogMemory();
+    if (!trainer_->leaves()) LogMemory();  // else others wait
   }
   // What stopped the training stands before its having been stopped.
   RETURN_IF_ERROR(report_status_);
@@ -329,14 +323,7 @@ absl::Status EpochRun::Train() {
   // nobody is accused.
   const bool cut_off =
       !ran.ok() && job::KindOf(ran) == job::FailureKind::kPeerLost && !AccusedIn(ran).has_value();
-  if (trainer_->leaves() && (ran.ok() || cut_off)) {
-    // Others may need this rank's communicators until they have done the step, too. Whose are cut
-    // off before that goes without its gathers, which the next epoch makes up for.
-    if (order_.device_kind() == "gpu") device::AwaitDevice(kLeaveWorkTimeout).IgnoreError();
-    const MutexLock lock(&mu_);
-    stopped_.Update(Replaced());
-    return stopped_;
-  }
+  if (trainer_->leaves() && (ran.ok() || cut_off)) return EndForNext();
   RETURN_IF_ERROR(ran);
   // The output folder need not be reachable from every node; only the reporter depends on it.
   const absl::Status written =
@@ -415,14 +402,6 @@ absl::Status EpochRun::RunToEnd() {
   return Report(QuietNow(/*context_ok=*/true));
 }
 
-v1::RankReport EpochRun::QuietNow(bool context_ok) const {
-  v1::RankReport report;
-  *report.mutable_quiet() =
-      QuietReport(kept_.training == nullptr ? train::Standing{} : kept_.training->StandingNow(),
-                  kept_.epoch, context_ok);
-  return report;
-}
-
 absl::Status EpochRun::Run() {
   if (order_.keeps()) {
     const absl::Status kept = model::CallTorch("giving copies", [this] { return KeepCopies(); });
@@ -442,85 +421,6 @@ absl::Status EpochRun::Run() {
   }
   Release();
   return ended;
-}
-
-absl::Status EpochRun::Quiesce(const absl::Status& ended) {
-  standby_.Close(epoch());
-  HoldMemory();
-  if (!absl::IsCancelled(ended)) {
-    // First of all: others may be about to blame somebody else.
-    v1::RankReport report;
-    *report.mutable_error() = ErrorReport(ended);
-    const absl::Status sent = Report(std::move(report));
-    if (!sent.ok()) spdlog::error("could not tell the daemon: {}", sent.ToString());
-  }
-  {
-    MutexLock lock(&mu_);
-    // Before anything is aborted: what an aborted reduction leaves must not get a valid record.
-    if (training_ != nullptr) training_->RequestStop();
-    AbortCommunicators(ended);
-  }
-  absl::Status drained;
-  if (order_.device_kind() == "gpu") drained = device::AwaitDevice(kDrainTimeout);
-  if (drained.ok() && trainer_ != nullptr) {
-    drained = model::CallTorch("the last decision", [this] { trainer_->AccountForLast(); });
-  }
-  metrics_ = nullptr;  // another rank may write them from now on
-  const absl::Status sent = Report(QuietNow(drained.ok()));
-  if (!sent.ok()) spdlog::error("could not tell the daemon: {}", sent.ToString());
-  return drained.ok() ? ended : drained;
-}
-
-void EpochRun::Leave() {
-  {
-    const MutexLock lock(&mu_);
-    if (training_ != nullptr && plan_.layout.derivation >= plan::kDerivationOfLeavingAtAStep)
-      return training_->WishLeave();
-  }
-  Stop(Replaced());
-}
-
-void EpochRun::WishEnd() {
-  MutexLock lock(&mu_);
-  end_wished_ = true;
-  if (training_ != nullptr) training_->WishEnd();
-}
-
-void EpochRun::Release() {
-  profiler_.reset();  // it belongs to this thread
-  trainer_ = nullptr;
-  if (kept_.training != nullptr) kept_.training->set_writing(nullptr);
-  comm::Communicators leaving;
-  {
-    MutexLock lock(&mu_);
-    training_ = nullptr;
-    connected_ = false;
-    leaving = std::exchange(communicators_, {});
-  }
-  // Orders are read meanwhile.
-  const auto begin = std::chrono::steady_clock::now();
-  leaving.clear();
-  peer_kernels_.reset();
-  const absl::Duration took = absl::FromChrono(std::chrono::steady_clock::now() - begin);
-  if (took >= kLongFarewell) {
-    Log(absl::StrCat("has left its communicators, which took ", absl::FormatDuration(took)));
-  }
-}
-
-void EpochRun::Stop(absl::Status reason) {
-  MutexLock lock(&mu_);
-  if (!stopped_.ok()) return;
-  stopped_ = reason;
-  given_changed_.SignalAll();
-  rendezvous_.Abort(reason);
-  stopping_.request_stop();
-  if (training_ != nullptr) training_->RequestStop();
-  AbortCommunicators(reason);
-}
-
-bool EpochRun::stop_requested() const {
-  MutexLock lock(&mu_);
-  return !stopped_.ok();
 }
 
 }  // namespace phalanx::rank

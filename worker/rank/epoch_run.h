@@ -106,9 +106,9 @@ class EpochRun {
   // process may go on with another one after errors that IsCollateral (rank_reports.h).
   absl::Status Run();
   // Makes what needs nothing that the process keeps, on a thread of its own, for a Run() that comes
-  // later: plan and communicators. `connected` is called there once, when all ranks are connected
-  // or this one has failed to be; it outlives the run.
-  void ConnectBeside(std::function<void()> connected);
+  // later: plan and communicators. `ended` is called there once, with whether all ranks are
+  // connected, or this one has failed to be; it outlives the run.
+  void ConnectBeside(std::function<void(bool)> ended);
   bool beside() const { return order_.beside(); }
   // Instead of Run(): makes ready, alone, what a process would need for an epoch like this one.
   void WarmUp();
@@ -267,6 +267,8 @@ class EpochRun {
   absl::Status RunToEnd();
   // Whether the last part of a checkpoint is written. Errors: what it was stopped with.
   absl::StatusOr<bool> AwaitLastPart();
+  // It has done the step behind which all ranks leave it. Returns what it ends with.
+  absl::Status EndForNext();
   // The epoch ended early: what it left is waited for and told.
   absl::Status Quiesce(const absl::Status& ended);
   // Where what the process keeps stands.
@@ -322,6 +324,7 @@ class EpochRun {
   comm::Communicators communicators_;  // built under mu_; then the training thread's, but for Abort
   bool connected_ ABSL_GUARDED_BY(mu_) = false;
   bool end_wished_ ABSL_GUARDED_BY(mu_) = false;
+  bool leave_wished_ ABSL_GUARDED_BY(mu_) = false;
   train::TrainingState* training_ ABSL_GUARDED_BY(mu_) = nullptr;  // while it is borrowed
   // Set under mu_. nullptr: the job wants none, or none but at an early end.
   std::unique_ptr<CheckpointRun> checkpoints_;

@@ -87,14 +87,14 @@ void RankProcess::SetNext(const v1::RunEpoch& order) {
   if (!order.beside()) return;
   // It has left the epoch that its daemon takes it to be in.
   if (current_ == nullptr) TellStopped(last_epoch_);
-  next_->ConnectBeside([this, run = next_.get()] { LeaveFor(run); });
+  next_->ConnectBeside([this, run = next_.get()](bool connected) { LeaveFor(run, connected); });
 }
 
-void RankProcess::LeaveFor(const EpochRun* next) {
+void RankProcess::LeaveFor(const EpochRun* next, bool connected) {
   const comm::Deadline deadline = comm::DeadlineIn(kLeaveTimeout);
   MutexLock lock(&mu_);
-  if (current_ != nullptr && next_.get() == next) current_->Leave();
-  bool expired = false;
+  if (connected && current_ != nullptr && next_.get() == next) current_->Leave();
+  bool expired = !connected;  // others would leave, too, for an epoch that does not come about
   while (current_ != nullptr && next_.get() == next && !expired)
     expired = changed_.WaitUntil(&mu_, deadline);
   if (current_ != nullptr && next_.get() == next) current_->Stop(Replaced());

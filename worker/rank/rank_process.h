@@ -49,8 +49,9 @@ class RankProcess {
   // Of communicators that are made beside training.
   void HandleStandby(const v1::ToRank& order);
   void SetNext(const v1::RunEpoch& order) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  // Once the next epoch is connected: has the current one leave, and waits until it has.
-  void LeaveFor(const EpochRun* next);
+  // Once the next epoch is connected: has the current one leave, and waits until it has. One that
+  // this rank has failed to connect is none to wait for.
+  void LeaveFor(const EpochRun* next, bool connected);
   void TellStopped(int64_t epoch);
   void WarmUp(EpochRun& run);
   // Of epochs whose turn did not come. Waits for none but those on GPUs.

@@ -260,6 +260,25 @@ TEST(RankEpochsTest, RanksThatConnectBesideTraining_LeaveItOnceAllAreConnected) 
   for (int32_t rank = 0; rank < world.size(); ++rank) EXPECT_EQ(world.Quit(rank), 0) << rank;
 }
 
+// Nobody leaves with it for an epoch that does not come about.
+TEST(RankEpochsTest, RankThatCannotConnectBesideTraining_LeavesItAlone) {
+  const DataFolder data = MakeData();
+  RankWorld world(data, Job("beside-in-vain"));
+  world.Begin(std::nullopt);
+  world.Await([](const RankWorld::Said& said) { return said.steps.size() >= 2; });
+  for (int32_t rank = 1; rank < world.size(); ++rank) world.OrderBeside(rank);
+  world.OrderBeside(0, [](v1::RunEpoch& run) { run.mutable_assign()->set_plan_digest("another"); });
+  const auto size = static_cast<size_t>(world.size());
+  const RankWorld::Said said =
+      world.Await([size](const RankWorld::Said& s) { return s.errors.size() == size; });
+  EXPECT_NE(said.errors.at(0).message().find("another"), std::string::npos);
+  for (const auto& [rank, error] : said.errors) {
+    if (rank == 0) continue;
+    EXPECT_EQ(error.kind(), v1::FAILURE_KIND_PEER_LOST) << rank << ": " << error.message();
+    EXPECT_FALSE(error.has_accused_rank()) << rank;
+  }
+}
+
 TEST(RankEpochsTest, SurvivorsOfAPeersDeath_SayWhatTheySawAndServeAnotherEpoch) {
   const DataFolder data = MakeData();
   RankWorld world(data, Job("out"));

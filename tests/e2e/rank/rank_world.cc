@@ -212,7 +212,7 @@ void RankWorld::TellBegin(const v1::EpochBegins& begins) {
   }
 }
 
-void RankWorld::OrderBeside(int32_t rank) {
+void RankWorld::OrderBeside(int32_t rank, const std::function<void(v1::RunEpoch&)>& alter) {
   v1::ToRank order, announced;
   v1::RunEpoch& run = *order.mutable_run();
   run = MakeRun(epoch_ + 1);
@@ -221,6 +221,7 @@ void RankWorld::OrderBeside(int32_t rank) {
   run.set_beside(true);
   run.set_rank(rank);
   run.set_device_index(rank);
+  if (alter != nullptr) alter(run);
   const MutexLock lock(&passing_);
   *announced.mutable_rendezvous() = announced_[epoch_ + 1];
   for (const v1::ToRank* message : {&order, &announced}) {

@@ -57,8 +57,9 @@ class RankWorld {
              const std::function<void(v1::RunEpoch&)>& alter = nullptr);
   // Tells from where the present epoch goes on, which was begun without.
   void TellBegin(const v1::EpochBegins& begins);
-  // Gives a rank the epoch behind the present one, for which it connects while it trains.
-  void OrderBeside(int32_t rank);
+  // Gives a rank the epoch behind the present one, for which it connects while it trains. `alter`
+  // as of Begin.
+  void OrderBeside(int32_t rank, const std::function<void(v1::RunEpoch&)>& alter = nullptr);
   // Has all ranks make communicators of that name for an epoch like the present one.
   void PrepareStandby(const std::string& set);
   // All have been given that one and have left the present one: it begins.
