@@ -23,13 +23,13 @@ int64_t RoundedBytes(const PartSize& part, Rounded rounded, int64_t bytes_of_one
 }
 
 // Of each chunk of a stage; none where its replicas have one width.
-using StageLoads = std::vector<HomeLoads>;
-StageLoads LoadsOfStage(const Plan& plan, int32_t module, int32_t pp) {
+using StageLoads = std::vector<const HomeLoads*>;
+StageLoads LoadsOfStage(const Plan& plan, int32_t module, int32_t pp, PartSizes& sizes) {
   StageLoads loads;
   const ModulePlan& layout = plan.modules[static_cast<size_t>(module)];
   if (layout.replicas.EqualWidths(pp)) return loads;
   for (int32_t chunk = 0; chunk < layout.chunks(); ++chunk) {
-    loads.push_back(HomeLoadsOf(plan, {module, pp, chunk}));
+    loads.push_back(&sizes.LoadsOf(plan, {module, pp, chunk}));
   }
   return loads;
 }
@@ -95,7 +95,7 @@ PlaceMemory MemoryOfPlace(const Plan& plan, const Place& place, const StageLoads
        ++chunk) {
     const HomeLoad* load = nullptr;
     if (!loads.empty()) {
-      load = &loads[static_cast<size_t>(chunk)].of.at({place.width, place.tp});
+      load = &loads[static_cast<size_t>(chunk)]->of.at({place.width, place.tp});
       given = std::max(given, load->given);
       taken = std::max(taken, load->taken);
     }
@@ -116,8 +116,8 @@ template <typename Own, typename Add>
 void ForEachMirror(const Plan& plan, int32_t module, int32_t pp, const StageLoads& loads,
                    const Own& own, const Add& add) {
   if (!IsMirrored(plan, module)) return;
-  for (const HomeLoads& load : loads) {
-    for (const auto& [rank, elements] : load.mirrored)
+  for (const HomeLoads* load : loads) {
+    for (const auto& [rank, elements] : load->mirrored)
       add(rank, elements * StateBytes(plan.spec.compute));
   }
   if (!plan.replicas(module).EqualWidths(pp)) return;
@@ -146,7 +146,7 @@ void AddModule(const Plan& plan, const ModulePlan& layout, const SampleShape* sa
       return std::tuple(width, tp, samples != nullptr && samples->as_dealt ? place.dp : -1);
     };
     std::map<std::pair<int32_t, int32_t>, int64_t> own;  // optimizer state, by width and tp
-    const StageLoads loads = LoadsOfStage(plan, layout.index, place.pp);
+    const StageLoads loads = LoadsOfStage(plan, layout.index, place.pp, sizes);
     for (place.dp = 0; place.dp < replicas.replicas(); ++place.dp) {
       if (!replicas.Present(place.dp)) continue;
       place.width = replicas.Width(place.dp, place.pp);
@@ -195,7 +195,7 @@ MemoryEstimate EstimateMemory(const Plan& plan, Rank rank, const SampleShape& sa
   PartSizes sizes;
   for (const Place& place : plan.PlacesOf(rank)) {
     if (!TraitsOf(plan.module_spec(place.module).architecture).known()) continue;
-    const StageLoads loads = LoadsOfStage(plan, place.module, place.pp);
+    const StageLoads loads = LoadsOfStage(plan, place.module, place.pp, sizes);
     const PlaceMemory memory = MemoryOfPlace(plan, place, loads, sizes);
     estimate += memory.estimate;
     estimate.activations += ActivationBytes(plan, place, samples);

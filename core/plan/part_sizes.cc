@@ -1,5 +1,7 @@
 #include "core/plan/part_sizes.h"
 
+#include <utility>
+
 namespace phalanx::plan {
 namespace {
 
@@ -50,6 +52,30 @@ const PartSize& PartSizes::Of(const Plan& plan, const Place& place, int32_t chun
       {KindOfPart(plan, {place.module, place.pp, chunk}), place.module, place.width, place.tp,
        shares, plan.parallel(place.module).sequence, one_rank});
   if (is_new) entry->second = SizeOf(ParametersOf(plan, place, chunk), one_rank);
+  return entry->second;
+}
+
+const HomeLoads& PartSizes::LoadsOf(const Plan& plan, const PartId& part) {
+  const ModulePlan& module = plan.modules[static_cast<size_t>(part.module)];
+  const ReplicaTable& replicas = module.replicas;
+  std::vector<int32_t> seats = {replicas.cp(), plan.parallel(part.module).sequence ? 1 : 0};
+  for (const int32_t dp : replicas.order()) {
+    seats.push_back(dp);
+    seats.push_back(replicas.Width(dp, part.stage));
+    for (int32_t cp = 0; cp < replicas.cp(); ++cp) {
+      for (const Rank rank : replicas.Ranks(dp, part.stage, cp)) {
+        seats.push_back(rank.value);
+        seats.push_back(plan.node_of[static_cast<size_t>(rank.value)]);
+      }
+    }
+  }
+  const int32_t homes = IsMirrored(plan, part.module)
+                            ? plan.layout.modules[static_cast<size_t>(part.module)].state_copies
+                            : 1;
+  const auto [entry, is_new] =
+      known_loads_.try_emplace({part, module.pp(), module.chunks(), KindOfPart(plan, part),
+                                plan.parallel(part.module).tp, homes, std::move(seats)});
+  if (is_new) entry->second = HomeLoadsOf(plan, part);
   return entry->second;
 }
 

@@ -1,13 +1,15 @@
-// core/plan/part_sizes.h: what the parameters of a part come to on a rank, worked out once for all
-// that are alike. Pure.
+// core/plan/part_sizes.h: what the parameters of a part come to on a rank, and what the ranks of a
+// stage of several widths are homes of, worked out once for all that are alike. Pure.
 #pragma once
 
 #include <cstdint>
 #include <map>
 #include <tuple>
+#include <vector>
 
 #include "core/plan/parameters.h"
 #include "core/plan/plan.h"
+#include "core/plan/shares.h"
 
 namespace phalanx::plan {
 
@@ -20,17 +22,24 @@ struct PartSize {
   bool leads_frozen = false;  // some of what does not train
 };
 
-// Of parts of any plans of one job. Not thread-safe.
+// Of parts of any plans of one job on one cluster. Not thread-safe.
 class PartSizes {
  public:
   // Of what ParametersOf lists.
   const PartSize& Of(const Plan& plan, const Place& place, int32_t chunk);
+  // As HomeLoadsOf, of a stage whose replicas have several widths.
+  const HomeLoads& LoadsOf(const Plan& plan, const PartId& part);
 
  private:
   // Module, width, tp, in how many even shares buckets are cut, whether rows are cut, whether both
   // ends are on one rank.
   using Key = std::tuple<PartKind, int32_t, int32_t, int32_t, int32_t, bool, bool>;
+  // Module, stage and chunk of how many, their kind, the healthy width, how many homes are ranks,
+  // and of each replica in order its number, its width and its ranks.
+  using StageKey =
+      std::tuple<PartId, int32_t, int32_t, PartKind, int32_t, int32_t, std::vector<int32_t>>;
   std::map<Key, PartSize> known_;
+  std::map<StageKey, HomeLoads> known_loads_;
 };
 
 }  // namespace phalanx::plan

@@ -132,10 +132,10 @@ std::vector<std::string> NotesOf(const job::JobSpec& spec, const Lowering& lower
 }
 
 // Nothing where all fits for sure.
-std::vector<plan::MemoryEstimate> NeedsOf(const plan::Plan& plan,
-                                          const plan::MemoryLimits& limits) {
+std::vector<plan::MemoryEstimate> NeedsOf(const plan::Plan& plan, const plan::MemoryLimits& limits,
+                                          plan::PartSizes& sizes) {
   if (!plan::MayLack(plan, limits)) return {};
-  return plan::EstimateMemory(plan);
+  return plan::EstimateMemory(plan, {}, sizes);
 }
 
 // A plan that fits, and which second homes it leaves out beyond those that `base` does.
@@ -144,11 +144,12 @@ struct Candidate {
   std::vector<Dropped> dropped;
 };
 std::optional<Candidate> CandidateOf(const job::JobSpec& spec, const plan::Layout& base,
-                                     const Lowering& lowering, const plan::MemoryLimits& limits) {
+                                     const Lowering& lowering, const plan::MemoryLimits& limits,
+                                     plan::PartSizes& sizes) {
   if (lowering.homes == Homes::kHostOrNone && limits.nodes.empty()) return std::nullopt;
   absl::StatusOr<plan::Plan> plan = Lowered(spec, base, lowering);
   if (!plan.ok()) return std::nullopt;
-  const std::vector<plan::MemoryEstimate> needs = NeedsOf(*plan, limits);
+  const std::vector<plan::MemoryEstimate> needs = NeedsOf(*plan, limits, sizes);
   if (!plan::CheckDeviceMemory(*plan, needs, limits.devices).ok()) return std::nullopt;
   Candidate candidate;
   if (lowering.homes != Homes::kMirrors) {
@@ -196,9 +197,10 @@ struct Admitted {
   Losses losses;
 };
 absl::StatusOr<Admitted> Admit(const job::JobSpec& spec, const plan::Cluster& cluster,
-                               const plan::MemoryLimits& limits, Epoch epoch) {
+                               const plan::MemoryLimits& limits, Epoch epoch,
+                               plan::PartSizes& sizes) {
   ASSIGN_OR_RETURN(const plan::Plan as_written, PlanJob(spec, cluster, epoch));
-  const std::vector<plan::MemoryEstimate> needs = NeedsOf(as_written, limits);
+  const std::vector<plan::MemoryEstimate> needs = NeedsOf(as_written, limits, sizes);
   RETURN_IF_ERROR(plan::CheckHostMemory(as_written, needs, limits.nodes));
   const absl::Status fits = plan::CheckDeviceMemory(as_written, needs, limits.devices);
   plan::Layout base = as_written.layout;
@@ -209,10 +211,10 @@ absl::StatusOr<Admitted> Admit(const job::JobSpec& spec, const plan::Cluster& cl
   Losses of_best;
   std::string why;  // anything is lowered
   for (const Lowering& lowering : Lowerings(spec)) {
-    std::optional<Candidate> candidate = CandidateOf(spec, base, lowering, limits);
+    std::optional<Candidate> candidate = CandidateOf(spec, base, lowering, limits, sizes);
     if (!candidate.has_value()) continue;
     plan::Plan& plan = candidate->plan;
-    Losses losses = LossesOf(plan, limits);
+    Losses losses = LossesOf(plan, limits, sizes);
     // Nothing that is lowered gives state a second home, or a module another replica.
     const auto of_memory = std::find_if(losses.costly.begin(), losses.costly.end(),
                                         [](const Loss& loss) { return loss.of_memory; });
@@ -243,14 +245,16 @@ absl::StatusOr<Admitted> Admit(const job::JobSpec& spec, const plan::Cluster& cl
 
 absl::StatusOr<plan::Plan> AdmitJob(const job::JobSpec& spec, const plan::Cluster& cluster,
                                     const plan::MemoryLimits& limits, Epoch epoch) {
-  ASSIGN_OR_RETURN(Admitted admitted, Admit(spec, cluster, limits, epoch));
+  plan::PartSizes sizes;  // whatever is lowered and lost, most is the same
+  ASSIGN_OR_RETURN(Admitted admitted, Admit(spec, cluster, limits, epoch, sizes));
   NoteRisks(admitted.losses, limits, &admitted.plan);
   return std::move(admitted.plan);
 }
 
 absl::StatusOr<plan::Plan> AdmitWithoutRisks(const job::JobSpec& spec, const plan::Cluster& cluster,
-                                             const plan::MemoryLimits& limits, Epoch epoch) {
-  ASSIGN_OR_RETURN(Admitted admitted, Admit(spec, cluster, limits, epoch));
+                                             const plan::MemoryLimits& limits, Epoch epoch,
+                                             plan::PartSizes& sizes) {
+  ASSIGN_OR_RETURN(Admitted admitted, Admit(spec, cluster, limits, epoch, sizes));
   return std::move(admitted.plan);
 }
 
@@ -267,7 +271,8 @@ absl::StatusOr<plan::Plan> AdmitWithout(const plan::Plan& healthy, absl::Span<co
 absl::StatusOr<plan::Plan> AdmitAfter(const plan::Plan& running, const plan::Change& change,
                                       const plan::MemoryLimits& limits) {
   ASSIGN_OR_RETURN(plan::Plan plan, plan::PlanAfter(running, change, limits));
-  const std::vector<plan::MemoryEstimate> needs = NeedsOf(plan, limits);
+  plan::PartSizes sizes;
+  const std::vector<plan::MemoryEstimate> needs = NeedsOf(plan, limits, sizes);
   RETURN_IF_ERROR(plan::CheckMemory(plan, needs, limits));
   const std::vector<Dropped> dropped = HomesWithoutRoom(plan, needs, limits.nodes);
   if (!dropped.empty()) {

@@ -22,6 +22,7 @@
 #include "absl/types/span.h"
 #include "core/plan/change.h"
 #include "core/plan/memory_fit.h"
+#include "core/plan/part_sizes.h"
 #include "core/plan/plan.h"
 
 namespace phalanx::schedule {
@@ -41,9 +42,11 @@ inline constexpr int64_t kMoveBytes = int64_t{128} << 20;
 absl::StatusOr<plan::Plan> AdmitJob(const job::JobSpec& spec, const plan::Cluster& cluster,
                                     const plan::MemoryLimits& limits, Epoch epoch);
 
-// The same, without notes of what losing devices costs, which take as long as all else.
+// The same for who asks of many plans of one job on one cluster, without notes of what losing
+// devices costs, which take as long as all else.
 absl::StatusOr<plan::Plan> AdmitWithoutRisks(const job::JobSpec& spec, const plan::Cluster& cluster,
-                                             const plan::MemoryLimits& limits, Epoch epoch);
+                                             const plan::MemoryLimits& limits, Epoch epoch,
+                                             plan::PartSizes& sizes);
 
 // What is left of a plan that was admitted for a job that begins without the places `lost`
 // (plan::PlanWithout), within the same limits. Its notes are those of what was lowered, and of what

@@ -312,9 +312,13 @@ bool LeavesHomesOpen(const job::JobSpec& spec) {
 }
 
 Losses LossesOf(const plan::Plan& plan, const plan::MemoryLimits& limits) {
+  plan::PartSizes sizes;  // most parts are the same whatever is lost
+  return LossesOf(plan, limits, sizes);
+}
+
+Losses LossesOf(const plan::Plan& plan, const plan::MemoryLimits& limits, plan::PartSizes& sizes) {
   Losses losses;
   losses.looked_at = KindsOfDevices(plan, limits);
-  plan::PartSizes sizes;  // most parts are the same whatever is lost
   for (const Rank rank : losses.looked_at) {
     Loss loss = LossOf(plan, rank, limits, sizes);
     if (!loss.trouble.empty()) {

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "core/plan/memory_fit.h"
+#include "core/plan/part_sizes.h"
 #include "core/plan/plan.h"
 
 namespace phalanx::schedule {
@@ -33,6 +34,8 @@ struct Losses {
   std::optional<Loss> homeless;  // the first that it survives without some second home
 };
 Losses LossesOf(const plan::Plan& plan, const plan::MemoryLimits& limits);
+// The same for who asks of many plans of one job on one cluster.
+Losses LossesOf(const plan::Plan& plan, const plan::MemoryLimits& limits, plan::PartSizes& sizes);
 
 // Sentences: what losing a device, a node or a failure domain costs.
 std::vector<std::string> RisksOf(const plan::Plan& plan, const Losses& losses);

@@ -312,8 +312,8 @@ class Search {
       const Found& written = written_[next];
       if (written.proposal.step * kRounding > LastOfBest()) return absl::OkStatus();
       RETURN_IF_ERROR(GoOn());
-      ASSIGN_OR_RETURN(plan::Plan plan,
-                       AdmitWithoutRisks(written.proposal.spec, cluster_, limits_, Epoch{1}));
+      ASSIGN_OR_RETURN(plan::Plan plan, AdmitWithoutRisks(written.proposal.spec, cluster_, limits_,
+                                                          Epoch{1}, sizes_));
       plans_.Forget();
       ASSIGN_OR_RETURN(std::optional<Found> admitted,
                        FoundOf(std::move(plan), written.index, kAnyStep));
@@ -467,6 +467,7 @@ class Search {
   const plan::MemoryLimits limits_;
   std::vector<double> parameters_;  // of each module
   SearchPlans plans_;
+  plan::PartSizes sizes_;  // of layouts that are admitted
   KnownUpdates updates_;
   size_t wanted_ = options_.best;  // so many of `written_` are to be known
   std::vector<Found> written_;     // layouts as written, in order; those behind `wanted_` not all

@@ -306,6 +306,47 @@ TEST(EstimateMemoryTest, WithSizesOfOtherPlansOfTheJob_IsTheSame) {
   }
 }
 
+// Whatever is lost, lowered or laid out otherwise.
+TEST(EstimateMemoryTest, WithLoadsOfOtherPlansOfTheJob_IsTheSame) {
+  PartSizes sizes;
+  int narrowed = 0;
+  const auto expect_same = [&](const Plan& plan) {
+    const std::vector<MemoryEstimate> own = EstimateMemory(plan);
+    const std::vector<MemoryEstimate> shared = EstimateMemory(plan, {}, sizes);
+    for (size_t rank = 0; rank < own.size(); ++rank) {
+      EXPECT_EQ(shared[rank].optimizer, own[rank].optimizer) << rank;
+      EXPECT_EQ(shared[rank].gradients, own[rank].gradients) << rank;
+      EXPECT_EQ(shared[rank].total(), own[rank].total()) << rank;
+      EXPECT_EQ(shared[rank].host.total(), own[rank].host.total()) << rank;
+    }
+  };
+  for (const support::Layout& layout : {support::Layout{.tp = 3, .dp = 2},
+                                        {.tp = 2, .dp = 3},
+                                        {.tp = 2, .dp = 2, .pp = 2},
+                                        {.tp = 2, .dp = 2, .pp = 2, .sequence = true}}) {
+    AJob job = AJob().Module("language", Llama({.layers = 4}), layout).Batch(12, 2);
+    const int32_t world = job.Build().World();
+    for (const int32_t nodes : {1, world / 2}) {
+      const Plan healthy = *MakePlan(job, MakeCluster(nodes, world / nodes), Epoch{1});
+      for (const job::StateHome home : {job::StateHome::kMirror, job::StateHome::kHost}) {
+        Layout lowered = healthy.layout;
+        lowered.micro = 1;
+        lowered.modules[0].state_home = home;
+        const Plan whole = *Expand(job, std::move(lowered));
+        expect_same(whole);
+        for (int32_t rank = 0; rank < world; ++rank) {
+          const auto left = PlanWithout(whole, {Rank{rank}});
+          ASSERT_TRUE(left.ok()) << left.status();
+          SCOPED_TRACE(testing::Message() << world << " ranks, " << nodes << " nodes, " << rank);
+          expect_same(*left);
+          narrowed += left->replicas(0).EqualWidths(0) ? 0 : 1;
+        }
+      }
+    }
+  }
+  EXPECT_GT(narrowed, 40) << "which this test is about";
+}
+
 TEST(EstimateMemoryTest, OfTwoEncodersOfOneModality_SharesTheContext) {
   // Four rows an image each: three images fit a context of 12 alone, one with both.
   const auto activations = [](bool two) {
