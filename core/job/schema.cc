@@ -159,8 +159,9 @@ constexpr Field kModule[] = {
     {.name = "recompute", .type = T::kChoice, .at = Bound<&Module::recompute>,
      .choices = kRecomputeNames,
      .doc = "Which activations are computed again instead of kept. `selective`: the outputs of norms "
-            "and of activation functions, about a third of a decoder's, for some 1 % of a step; "
-            "`full`: all but the inputs of layers, for about a third of one."},
+            "and of activation functions, in bf16 about a third of a decoder's and in FP8 a fifth, "
+            "for some 1 and 2 % of a step; `full`: all but the inputs of layers, for about a "
+            "quarter of one."},
     {.name = "weights", .type = T::kString, .at = Bound<&Module::weights>,
      .otherwise = "none: initialised from the seed",
      .doc = "Folder with initial weights in the Hugging Face layout."},

@@ -1,6 +1,7 @@
 #include "core/schedule/search_setting.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstddef>
 #include <iterator>
 #include <limits>
@@ -57,6 +58,9 @@ Work WorkOf(const Pipeline& pipeline, const std::vector<PassSeconds>& parts) {
 constexpr double kSecondsTold = 0.05e-3, kPartTold = 0.005;
 
 // Of the part of that number in StepParts, which takes `seconds` longer.
+// As it is printed.
+double TenthsOfPercent(double share) { return std::round(1000 * share); }
+
 std::string ReasonOf(ptrdiff_t part, double seconds, const Proposal& faster,
                      const Proposal& slower) {
   const std::string longer = MillisecondsText(seconds);
@@ -68,8 +72,9 @@ std::string ReasonOf(ptrdiff_t part, double seconds, const Proposal& faster,
     case 2:
       return absl::StrCat("tensor ranks exchange rows for ", longer, " more");
     case 3:
-      // A longer step may wait longer with a smaller part of it.
-      if (slower.bubble <= faster.bubble) return absl::StrCat("ranks wait ", longer, " longer");
+      // A longer step may wait longer with as large a part of it, or a smaller one.
+      if (TenthsOfPercent(slower.bubble) <= TenthsOfPercent(faster.bubble))
+        return absl::StrCat("ranks wait ", longer, " longer");
       return absl::StrFormat("ranks wait %s longer (bubble %.1f %% instead of %.1f %%)", longer,
                              100 * slower.bubble, 100 * faster.bubble);
     default:

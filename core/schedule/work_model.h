@@ -5,15 +5,16 @@
 // gradients of weights are written by a step's first microbatch and added by those behind it, so a
 // pass takes their mean. Rows of a decoder are full contexts; an encoder gets so many items a
 // sample, and where a microbatch does not divide by its lanes, the lane with most of it counts.
-// Recomputation is part of the backward pass: `full` runs the layer again, `selective` its
-// attention and its passes over memory. Between nodes, updates and messages go at the rate of the
-// network where the profile has one.
+// Recomputation is part of the backward pass: `full` runs the layer again, `selective` its norms
+// and its activation. Between nodes, updates and messages go at the rate of the network where the
+// profile has one.
 //
 // Of the language module's rows batch.labelled_share is held to labels. Its head works on those
 // alone and, where no edge leaves it, so does what follows attention in its last layer. Under
 // precision.linear fp8 the four products of a decoder layer go at the rate of FP8, and what enters
 // them is rounded: a pass that writes both forms and, where the kernel that made it has not found
-// its largest magnitude, one that does; weights once a step, in its first forward pass. Pure.
+// its largest magnitude, one that does; of what is computed again each form in a pass of its own;
+// weights once a step, in its first forward pass. Pure.
 #pragma once
 
 #include <cstdint>

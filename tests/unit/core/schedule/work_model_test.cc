@@ -149,6 +149,36 @@ TEST(WorkModelTest, Fp8_ALargestMagnitudeThatNobodyKnowsIsFoundByAPass) {
               2 * kRows * hidden / 1e9, 1e-12);
 }
 
+// Four operands in one form each time, where both at once move four bytes an element: forward as
+// counted, and half as much again. Attention's output is looked through once more.
+TEST(WorkModelTest, Fp8_WhatIsComputedAgainIsRoundedAgain) {
+  job::JobSpec spec = SmallDecoder();
+  spec.linear = job::LinearFormat::kFp8;
+  DeviceProfile profile = ProductsAlone();
+  const job::Architecture& a = spec.modules[0].architecture;
+  const double hidden = static_cast<double>(a.hidden_size), mlp = static_cast<double>(a.mlp_size);
+  const auto again = [&](job::Recompute recompute) {
+    const PartShape layer = {.module = 0, .layers = 1, .rows = kRows, .recompute = recompute};
+    return WorkModel(spec, profile, 1).OfPart(layer).recompute;
+  };
+  const double products = again(job::Recompute::kFull);
+  profile.fp8->cast_bytes_per_second = 1e9;
+  EXPECT_NEAR(again(job::Recompute::kSelective), 2 * kRows * (3 * hidden + mlp) / 1e9, 1e-12);
+  // Of three operands twice four bytes are counted where seven are moved; of the last product's
+  // that are six, and four are counted.
+  EXPECT_NEAR(again(job::Recompute::kFull) - products,
+              kRows * (4 * 3 * hidden - 3 * hidden + 2 * mlp) / 1e9, 1e-12);
+  profile.fp8->cast_bytes_per_second = 1e300;
+  profile.memory_bytes_per_second = 1e9;
+  job::JobSpec plain = spec;
+  plain.linear = job::LinearFormat::kCompute;
+  const PartShape layer = {
+      .module = 0, .layers = 1, .rows = kRows, .recompute = job::Recompute::kSelective};
+  EXPECT_NEAR(
+      again(job::Recompute::kSelective) - WorkModel(plain, profile, 1).OfPart(layer).recompute,
+      2 * kRows * hidden / 1e9, 1e-12);
+}
+
 TEST(WorkModelTest, Weights_OfTheFirstMicrobatch_AreWritten) {
   const plan::Plan plan = PlanOf(SmallDecoder());
   DeviceProfile profile = ProductsAlone();

@@ -6,6 +6,7 @@
 #include <functional>
 #include <limits>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "gtest/gtest.h"
@@ -170,6 +171,20 @@ TEST(DecideTest, WishOfOneRank_IsOneOfAllWhateverTheVerdict) {
     }
   }
 }
+
+TEST(DecideTest, WishToLeave_StandsBeforeOneToEnd) {
+  for (const auto& [first, last] : {std::pair(kWishEnd, kWishLeave), {kWishLeave, kWishEnd}}) {
+    std::vector<Record> records = ThreeRecords();
+    records.front().wish = first;
+    records.back().wish = last;
+    for (Record& record : records) record.checksum = ChecksumOf(record);
+    EXPECT_EQ(DecideOn(records).wish, kWishLeave);
+  }
+}
+
+// Ranks of the release before send and read as many bytes. One that has more is a matter of
+// core/plan/derivation.h.
+static_assert(sizeof(Record) == 136);
 
 }  // namespace
 }  // namespace phalanx::train
