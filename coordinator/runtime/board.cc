@@ -4,6 +4,7 @@
 #include <optional>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "coordinator/machine/incident.h"
 #include "core/job/devices.h"
 
@@ -170,7 +171,9 @@ Fp8Nodes Board::Fp8() const {
   Fp8Nodes nodes{.gpu_nodes = gpu_nodes_, .without = without_fp8_.size()};
   for (const NodeName& name : without_fp8_) {
     if (nodes.names.size() == kFp8NamesMax) break;
-    nodes.names.push_back(name);
+    const std::vector<std::string>& devices = nodes_.at(name).view->device_names;
+    const bool known = !devices.empty() && !devices.front().empty();
+    nodes.names.push_back(known ? absl::StrCat(name, ": ", devices.front()) : name);
   }
   return nodes;
 }

@@ -43,9 +43,10 @@ inline constexpr size_t kDataShapesMax = 1024;
 
 // What nodes of GPUs say of products in FP8 (job::kFp8Label).
 struct Fp8Nodes {
-  size_t gpu_nodes = 0;         // all that the coordinator knows
-  size_t without = 0;           // of them, those that say that theirs have none
-  std::vector<NodeName> names;  // of these the first few
+  size_t gpu_nodes = 0;  // all that the coordinator knows
+  size_t without = 0;    // of them, those that say that theirs have none
+  // Of these the first few, each with its first device where that is known: "a: NVIDIA A100".
+  std::vector<std::string> names;
 };
 inline constexpr size_t kFp8NamesMax = 4;
 

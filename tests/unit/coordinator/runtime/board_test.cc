@@ -188,6 +188,11 @@ TEST(BoardTest, NodesWithoutFp8_AreCountedAsNodesComeChangeAndGo) {
   for (const char* name : {"c", "silent", "nobody", "cpu"}) board.Publish(RetractNode{name});
   EXPECT_THAT(count(), Pair(3, 2));
   EXPECT_THAT(board.Fp8().names, ElementsAre("d", "e"));
+  NodeView named{.name = "d", .device_kind = job::DeviceKind::kGpu};
+  named.labels["phalanx/fp8"] = "no";
+  named.device_names = {"NVIDIA A100-SXM4-80GB", ""};
+  board.Publish(PublishNode{std::make_shared<const NodeView>(std::move(named))});
+  EXPECT_THAT(board.Fp8().names, ElementsAre("d: NVIDIA A100-SXM4-80GB", "e"));
 }
 
 TEST(BoardTest, DataShapes_AreTheLastOfEachSet_AndTheOldestAreForgotten) {
