@@ -20,14 +20,14 @@ spec:
     - name: vision
       architecture: {{family: clip_vision, hidden_size: 1024, layers: 24, heads: 16, mlp_size: 4096, image_size: 336, patch_size: 14}}
       parallel: {vision}
-    - name: language
+{encoder}    - name: language
       architecture: {{family: llama, {decoder}, vocabulary: 128256, context: 4096, rope_theta: 500000}}
       parallel: {language}
 {more}  edges:
     - {{from: vision, to: language, projector: {{type: mlp, hidden_size: {hidden}}}}}
   batch: {{global: {batch}, micro: {micro}, labelled_share: 0.4375}}
   schedule: {schedule}
-  data: {{format: webdataset, shards: "synthetic-{{000..003}}.tar", tokenizer: synthetic.model}}
+  data: {{format: webdataset, shards: "synthetic-{{000..003}}.tar", tokenizer: synthetic.model, items_max: {items}}}
   optimizer: {{name: adamw, learning_rate: 3e-4, warmup_steps: 5, clip_norm: 1.0}}
   recovery: {recovery}
   resources: {{device: gpu, devices: {devices}}}
@@ -36,12 +36,13 @@ spec:
 
 
 def job(name, devices, model, language, vision, *, together=True, batch, micro, schedule="{name: 1f1b}", linear="compute",
-        recovery="{}", recompute=None, steps=16):
-    """The text of a job. `together`: both modules begin on the same rank."""
+        recovery="{}", recompute=None, encoder_recompute=None, steps=16):
+    """The text of a job. `together`: both modules begin on the same rank. `recompute`: of the decoder."""
     more = ""
     if together:
         more += "      offset: vision\n"
     if recompute:
         more += f"      recompute: {recompute}\n"
-    return JOB.format(name=name, devices=devices, decoder=DECODERS[model], hidden=HIDDEN[model], language=language, vision=vision,
+    encoder = f"      recompute: {encoder_recompute}\n" if encoder_recompute else ""
+    return JOB.format(encoder=encoder, items=ITEMS, name=name, devices=devices, decoder=DECODERS[model], hidden=HIDDEN[model], language=language, vision=vision,
                       more=more, batch=batch, micro=micro, schedule=schedule, linear=linear, recovery=recovery, steps=steps)

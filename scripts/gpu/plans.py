@@ -94,8 +94,8 @@ class Plan:
                  self.python("step_time.py", self.path_of(f"found-{model}"), self.work / "runs"), 75, usual=55, part=part, after=(f"search-{model}",))
 
     def speed(self, model, goals, part, float8=False, once=0, selective=0):
-        """`goals`: tokens/s of ours in bf16 and in FP8, or how many times the other program's; `once`, `selective`: the part in which one home of state, or the
-        decoder with selective recomputation, stands beside them."""
+        """`goals`: tokens/s of ours in bf16 and in FP8, or how many times the other program's; `once`, `selective`: the part in which one home of state, or
+        selective recomputation, stands beside them."""
         name, micro = f"speed-{model}", self.samples[model]
         steps = [seconds * micro / SAMPLES[model] for seconds in STEPS[model]]
         anchor = (f"{sys.executable} -m torch.distributed.run --standalone --nproc-per-node {self.devices} @anchor-{model}@ {' '.join(SIZES[model])} "
@@ -112,9 +112,9 @@ class Plan:
                 words += [flag, f"{label}: {self.path_of(f'{stage}-{linear}')}", "--step", f"{label}: {step}"]
             return words
 
-        def texts(stage, **setting):
-            return "".join(f"# {stage}-{linear}\n" + self.everywhere(f"{stage}-{linear}", model, micro, linear=linear, steps=40, **setting)
-                           for linear in ("compute", "fp8"))
+        def texts(stage, bf16=(), fp8=()):
+            return "".join(f"# {stage}-{linear}\n" + self.everywhere(f"{stage}-{linear}", model, micro, linear=linear, steps=40, **dict(setting))
+                           for linear, setting in (("compute", bf16), ("fp8", fp8)))
 
         words = command(name, "--ours", ours)
         for label, (other, step) in others.items():
@@ -134,14 +134,16 @@ class Plan:
                           verdicts.speed(name, label, wanted, share, f"limit-{model}-{limit}", last, self.seconds_each))
         if self.devices > 1:
             self.goal(f"exposed communication of {model} in data parallel", "under 1.5 % of a step", name, verdicts.waiting(name, list(ours), 0.015))
-        variants = (("one home", once, "one home of state (`state_copies: 1`)", {"recovery": "{state_copies: 1}"}),
-                    ("selective", selective, "selective recomputation in the decoder", {"recompute": "selective"}))
-        for word, where, what, setting in variants:
+        one_home, again = {"recovery": "{state_copies: 1}"}, {"recompute": "selective"}
+        variants = (("one home", once, "one home of state (`state_copies: 1`)", one_home, one_home),
+                    # In FP8 the decoder's alone leaves no room for a microbatch beside all of the state.
+                    ("selective", selective, "selective recomputation", again, {**again, "encoder_recompute": "selective"}))
+        for word, where, what, *settings in variants:
             if not where:
                 continue
             stage = f"{name}-{word.replace(' ', '-')}"
             single = {f"{label}, {word}": of for label, of in ours.items()}
-            self.add(stage, f"the same with {what}", command(stage, "--once", single), 2 * each + 60, usual=2 * each + 10, job=texts(stage, **setting),
+            self.add(stage, f"the same with {what}", command(stage, "--once", single), 2 * each + 60, usual=2 * each + 10, job=texts(stage, *settings),
                      part=where, figures=self.output / stage / "speed.json", folder=self.output / stage)
             self.goal(f"{model} with {what}", "stands beside", stage, verdicts.beside(stage, list(single)))
 

@@ -100,7 +100,10 @@ def times_other(name, label, other, factor, seconds):
 
 def beside(name, labels):
     """Runs that stand beside others."""
-    return lambda figures: ("; ".join(f"{label}: {rates_text(runs_of(figures, name, label))}" for label in labels), None)
+    def text(runs):
+        lowered = sorted({one for run in runs for one in run.get("lowered", ())})
+        return rates_text(runs) + "".join(f", {one}" for one in lowered)
+    return lambda figures: ("; ".join(f"{label}: {text(runs_of(figures, name, label))}" for label in labels), None)
 
 
 def products(name):
