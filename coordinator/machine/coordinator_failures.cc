@@ -74,6 +74,18 @@ bool GiveUpStart(Run& run, Epoch epoch) {
   return true;
 }
 
+bool IsOfCheckpoint(FailureKind kind) {
+  return kind == FailureKind::kCheckpointUnavailable || kind == FailureKind::kCheckpointInvalid;
+}
+
+// Whether no rank with work is left that was not left out before: if these stay out, nobody is in.
+bool AllAreBack(const Run& run, const Recovery& recovery) {
+  for (size_t rank = 0; rank < run.ranks.size(); ++rank) {
+    if (run.ranks[rank].used && !recovery.back.contains(static_cast<int32_t>(rank))) return false;
+  }
+  return true;
+}
+
 FailureKind KindOf(const RankExited& report) {
   if (report.expected) return FailureKind::kNodeStopped;
   if (report.signal == 0) return FailureKind::kRankExited;
@@ -234,6 +246,7 @@ void Coordinator::OnFailure(Job& job, FailureCause cause) {
   NoteEvidence(job, cause);
   // Who comes back can do no harm but stay out, nor can whoever makes room for it.
   if (MayRecover(job) && job.recovery.has_value() && cause.kind != FailureKind::kStateLost &&
+      !(IsOfCheckpoint(cause.kind) && AllAreBack(*job.run, *job.recovery)) &&
       (job.recovery->back.contains(cause.rank) || MetWhileConnecting(*job.recovery, cause))) {
     return StartRecovery(job, std::move(cause));
   }

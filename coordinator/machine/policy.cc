@@ -7,6 +7,10 @@ namespace {
 
 using job::FailureKind;
 
+std::string DoesNotGoOn(FailureKind kind) {
+  return absl::StrCat("a job in its state does not go on after ", job::ToString(kind));
+}
+
 // As long as no rank had started there, nothing is lost with a node but what it had prepared.
 Remedy OnNodeLost(const Policy& policy, const Run& run, const NodeName& name,
                   const NodeTable& cluster) {
@@ -37,8 +41,7 @@ Remedy OnRanksLost(const Policy& policy, const Run& run, const NodeName& name) {
   if (policy.may_recover && run.stage != Run::Stage::kReattaching)
     return {Course::kRecover, absl::StrCat("training goes on without the ranks on node ", name)};
   if (run.stage != Run::Stage::kReattaching) {
-    return {Course::kFail, absl::StrCat("this release does not recover from ",
-                                        job::ToString(FailureKind::kRanksLost))};
+    return {Course::kFail, DoesNotGoOn(FailureKind::kRanksLost)};
   }
   return {Course::kStartAnew, absl::StrCat("the ranks on node ", name,
                                            " had not started, so none of the epoch has trained")};
@@ -50,8 +53,7 @@ Remedy OnStartFailed(const Policy& policy, const Run& run, const NodeName& name)
   if (policy.may_recover)
     return {Course::kRecover, absl::StrCat("training goes on without node ", name)};
   if (run.epoch_seen.value == 0) {
-    return {Course::kFail, absl::StrCat("this release does not recover from ",
-                                        job::ToString(FailureKind::kStartFailed))};
+    return {Course::kFail, DoesNotGoOn(FailureKind::kStartFailed)};
   }
   return {
       Course::kStartAnew,
@@ -68,7 +70,7 @@ Remedy OnPeersMissed(const Policy& policy, FailureKind kind) {
     return {Course::kStartAnew,
             "its ranks may have waited for a coordinator that was away, and none has trained"};
   }
-  return {Course::kFail, absl::StrCat("this release does not recover from ", job::ToString(kind))};
+  return {Course::kFail, DoesNotGoOn(kind)};
 }
 
 Remedy RemedyOf(const Policy& policy, const Run& run, const Loss& loss, const NodeTable& cluster) {
@@ -119,8 +121,7 @@ Remedy RemedyOf(const Policy& policy, const Run& run, const Loss& loss, const No
     case FailureKind::kTimeLimit:
       break;
   }
-  return {Course::kFail,
-          absl::StrCat("this release does not recover from ", job::ToString(loss.kind))};
+  return {Course::kFail, DoesNotGoOn(loss.kind)};
 }
 
 // Whether other devices, or another start on the same ones, may do better.

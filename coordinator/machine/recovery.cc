@@ -72,7 +72,8 @@ void NoteSpared(Recovery& recovery, const plan::RankList& lost) {
 }
 
 std::string LostText(const Recovery& recovery) {
-  return absl::StrCat("ranks ", absl::StrJoin(recovery.lost, ", "));
+  return absl::StrCat(recovery.lost.size() == 1 ? "rank " : "ranks ",
+                      absl::StrJoin(recovery.lost, ", "));
 }
 
 std::string StageText(const Recovery& recovery) {

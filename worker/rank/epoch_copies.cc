@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "core/base/status.h"
 #include "core/job/failure.h"
 #include "core/plan/copy_takers.h"
@@ -99,6 +100,7 @@ absl::Status EpochRun::FindCopies() {
   RETURN_IF_ERROR(channel_.Send(message, kSendTimeout));
   v1::RankReport report;
   v1::RankCopies& found = *report.mutable_copies();
+  std::vector<std::string> words;
   {
     const comm::Deadline deadline = comm::DeadlineIn(kHostCopiesTimeout);
     const MutexLock lock(&mu_);
@@ -111,14 +113,21 @@ absl::Status EpochRun::FindCopies() {
       v1::RankCopies::Pair& out = *found.add_pairs();
       out.set_rank(pair.rank().value);
       out.set_epoch(pair.epoch().value);
+      std::vector<int64_t> steps;
       for (const checkpoint::HostCopyHeader& header : pair.Whole()) {
         const std::optional<train::Start> start = checkpoint::StartOf(header);
         v1::RankCopies::Copy& copy = *out.add_copies();
         *copy.mutable_start() = BeginsAt(start->decision, start->counts);
         copy.set_plan(header.plan);
+        steps.push_back(start->decision.step);
       }
+      words.push_back(absl::StrCat("rank ", pair.rank().value, " of epoch ", pair.epoch().value,
+                                   steps.empty() ? ", none" : ", step ",
+                                   absl::StrJoin(steps, " and ")));
     }
   }
+  Log(absl::StrCat("finds copies in memory: ",
+                   words.empty() ? "none" : absl::StrJoin(words, "; ")));
   return Report(std::move(report));
 }
 

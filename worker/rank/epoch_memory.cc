@@ -189,7 +189,7 @@ absl::Status EpochRun::TendMemory() {
   }
   if (auto made = pinning.Take(Use::kSecondHome)) {
     RETURN_IF_ERROR(UseHostCopy(*std::move(made)));
-    LogPhase("has its second home");
+    LogPhase("has the memory for its second home");
   }
   if (checkpoints_later_ && HasWoundDown()) {
     const absl::Status made = MakeCheckpoints(/*now=*/false);

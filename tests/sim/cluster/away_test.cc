@@ -143,7 +143,7 @@ void ExpectEnds(Away& away, Lost lost, bool holds) {
     ASSERT_NE(away.job(), nullptr);
     EXPECT_EQ(away.job()->state.phase, job::JobPhase::kRunning);
     EXPECT_EQ(away.job()->state.epoch, Epoch{1});
-    EXPECT_EQ(away.cluster().coordinator().views().at(Away::kJob).reason, "waits for ranks 3");
+    EXPECT_EQ(away.cluster().coordinator().views().at(Away::kJob).reason, "waits for rank 3");
     away.cluster().RunQuietly(kHold);
   }
   const coordinator::FailureCause* cause = away.cluster().coordinator().CauseOf(Away::kJob);

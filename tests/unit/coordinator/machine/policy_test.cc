@@ -43,7 +43,7 @@ TEST(PolicyTest, RemedyFor_EveryKind) {
     Course without_ranks, with_ranks;
     std::string reason;  // part of what is said of a job with ranks
   };
-  constexpr char kAgain[] = "would come again", kNoRecovery[] = "does not recover from";
+  constexpr char kAgain[] = "would come again", kNoRecovery[] = "does not go on after";
   const std::vector<Row> table = {
       {FailureKind::kNodeLost, Course::kWait, Course::kFail, "ranks on node b may have trained"},
       {FailureKind::kNodeUnreachable, Course::kFail, Course::kFail, kNoRecovery},

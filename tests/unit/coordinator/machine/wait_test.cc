@@ -49,7 +49,7 @@ TEST_F(WaitTest, RankThatIsNeeded_IsStartedAgainAndTheOthersWaitForIt) {
   const JobId job = TrainIndivisible();
   Step(job, 3, 1);
   h_.Report(node_, job, 1, kKilled);
-  ASSERT_THAT(Events(job, "Waiting"), ElementsAre(HasSubstr("up to 10m for ranks 1")));
+  ASSERT_THAT(Events(job, "Waiting"), ElementsAre(HasSubstr("up to 10m for rank 1")));
   EXPECT_THAT(Events(job, "Verdict"), ElementsAre(HasSubstr("RankKilled"))) << "while it waits";
   ASSERT_EQ(h_.Phase(job), JobPhase::kRunning);
   // Its node has another process for it.
@@ -152,7 +152,7 @@ TEST_F(WaitTest, NodeThatStaysAway_EndsTheJobWhenTheTimeIsOver) {
     h_.Advance(absl::Seconds(4));
     h_.Feed(HeartbeatReceived{.session = a});
   }
-  EXPECT_EQ(h_.views[job]->reason, "waits for ranks 1");
+  EXPECT_EQ(h_.views[job]->reason, "waits for rank 1");
   for (int i = 0; i < 160; ++i) {
     h_.Advance(absl::Seconds(4));
     h_.Feed(HeartbeatReceived{.session = a});
@@ -331,6 +331,32 @@ TEST_F(WaitTest, StateThatIsLost_ComesFromTheLastCheckpoint) {
   h_.Report(node_, job, 0, RankError{.kind = FailureKind::kStateLost, .message = "no home"}, 2);
   ASSERT_EQ(h_.Phase(job), JobPhase::kFailed);
   EXPECT_EQ(h_.State(job).failure->kind, FailureKind::kStateLost);
+}
+
+// Nobody is left in whose stead they could stay out.
+TEST_F(WaitTest, CheckpointThatIsGoneWhenAllHaveComeBack_IsTheEnd) {
+  const JobId job = TrainOn([](JobRequest& request) {
+    request.document.text = "needs every rank";
+    request.checkpoints = true;
+  });
+  Step(job, 6, 1);
+  for (const int32_t rank : {0, 1}) {
+    h_.Report(node_, job, rank,
+              RankCheckpointPart{6, {.file = absl::StrCat("rank-", rank), .bytes = 1}, 0.5});
+  }
+  h_.Report(node_, job, 0, RankCheckpointPublished{6, "/c/step-6", ""});
+  h_.Report(node_, job, 1, kKilled);
+  const auto epoch = [&] { return h_.State(job).epoch.value; };
+  h_.Report(node_, job, 0, kKilled, epoch());
+  h_.Report(node_, job, 0, RankError{.kind = FailureKind::kStateLost, .message = "none"}, epoch());
+  ASSERT_EQ(h_.Phase(job), JobPhase::kRunning);
+  ASSERT_FALSE(h_.State(job).goes_on());
+  h_.Report(node_, job, 1,
+            RankError{.kind = FailureKind::kCheckpointUnavailable, .message = "is no folder"},
+            epoch());
+  ASSERT_EQ(h_.Phase(job), JobPhase::kFailed);
+  EXPECT_EQ(h_.State(job).failure->kind, FailureKind::kCheckpointUnavailable);
+  EXPECT_THAT(h_.State(job).failure->message, HasSubstr("is no folder"));
 }
 
 // Its folder is there, whoever ended the epoch meanwhile.
