@@ -1,4 +1,5 @@
 // The records of a run, as the rank that reports opens and writes them (metrics_writer.h).
+#include <string>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -45,13 +46,20 @@ absl::Status EpochRun::OpenMetrics() {
   ASSIGN_OR_RETURN(metrics_, MetricsWriter::Open(output_, std::move(options)));
   kept_.lines = metrics_->last_step() > 0 ? Lines() : "";
   const int64_t begins = manifest_.has_value() ? manifest_->step : 0;
-  if (goes_on() && start_.decision.step > begins + 1 && metrics_->last_step() == 0) {
+  const int64_t last = metrics_->last_step(), decided = start_.decision.step;
+  std::string missing;
+  if (goes_on() && last == 0 && decided > begins + 1) {
+    missing = absl::StrCat("of steps before ", decided,
+                           " on this node: metrics.jsonl begins there; the others are where the "
+                           "rank that wrote them was, or have been moved away");
+  } else if (goes_on() && last > 0 && decided > last + 1) {
+    missing = absl::StrCat("of steps ", last + 1, " to ", decided - 1,
+                           ": metrics.jsonl has been cut, or what was written last was lost");
+  }
+  if (!missing.empty()) {
     v1::RankReport report;
     report.mutable_event()->set_type("LinesMissing");
-    report.mutable_event()->set_message(
-        absl::StrCat(output_, " has no lines of steps before ", start_.decision.step,
-                     " on this node: metrics.jsonl begins there; the others are where the rank "
-                     "that wrote them was, or have been moved away"));
+    report.mutable_event()->set_message(absl::StrCat(output_, " has no lines ", missing));
     RETURN_IF_ERROR(Report(std::move(report)));
   }
   return RankFigures::MakeFolder(output_, WriteFolders());

@@ -2,6 +2,7 @@
 #include <signal.h>
 
 #include <filesystem>
+#include <fstream>
 #include <string>
 #include <vector>
 
@@ -97,6 +98,30 @@ TEST(LossOfTheWriterTest, FolderThatIsMovedAwayWithIt_IsMadeAnew_AndSaid) {
   ASSERT_FALSE(before.empty());
   ASSERT_FALSE(since.empty());
   EXPECT_GE(since.front().step, before.back().step);
+}
+
+TEST(LossOfTheWriterTest, LinesThatAreCutMeanwhile_AreSaidToBeMissing) {
+  const DataFolder data = MakeSmallData();
+  Cluster cluster;
+  const JobOptions options{.name = "cut",
+                           .steps = 200000,
+                           .vision = "",
+                           .language = "ranks: 2",
+                           .batch = 8,
+                           .recovery = "{rejoin: manual}",
+                           .output = "cut"};
+  const int64_t job = cluster.Submit(Document(data, options)).id();
+  cluster.AwaitStep(job, 5);
+  const pid_t writer = cluster.Ranks(job).at(0).pid();
+  kill(writer, SIGSTOP);
+  const std::string path = data.path + "/cut/metrics.jsonl";
+  std::ifstream lines(path);
+  std::string first;
+  ASSERT_TRUE(std::getline(lines, first));
+  std::filesystem::resize_file(path, first.size() + 1);
+  kill(writer, SIGKILL);
+  cluster.Await(job, [&](const v1::JobStatus& status) { return status.last_step().epoch() > 1; });
+  EXPECT_THAT(MessagesOf(cluster, job, "LinesMissing"), HasSubstr("has no lines of steps 2 to "));
 }
 
 }  // namespace
