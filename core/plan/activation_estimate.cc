@@ -125,6 +125,20 @@ struct KeptElements {
     return {forward - other.forward, backward - other.backward, waiting - other.waiting};
   }
 };
+// Whether its KV heads serve as many query heads each. Else attention takes keys and values that
+// are repeated for each of these (worker/model/attention.h).
+bool ServeEvenly(const job::Architecture& a, const TensorUnits& units) {
+  const int64_t kv_heads = units.kv_heads.count;
+  if (kv_heads == 0) return true;
+  const int64_t group = a.heads / KvHeads(a), each = units.query_heads.count / kv_heads;
+  if (each * kv_heads != units.query_heads.count) return false;
+  for (int64_t head = 1; head < kv_heads; ++head) {
+    if ((units.kv_heads.first + head) * group != units.query_heads.first + head * each)
+      return false;
+  }
+  return true;
+}
+
 KeptElements KeptOf(const job::Module& module, const Place& place, Rounded rounded) {
   const job::Architecture& a = module.architecture;
   const TensorUnits units = TensorUnitsOf(a, place.width, place.tp);
@@ -133,9 +147,10 @@ KeptElements KeptOf(const job::Module& module, const Place& place, Rounded round
   const int64_t in = TraitsOf(a).gated() ? 2 * mlp : mlp;  // gate and up
   // Of a row between products, which is here or, under sequence parallelism, may be elsewhere.
   const int64_t hidden = HereOf(module, place, a.hidden_size);
+  const int64_t attention = 2 * q + 2 * kv + (ServeEvenly(a, units) ? 0 : 2 * q);
   KeptElements kept;
   // The two inputs of products are whole when their weights' gradients are due.
-  kept.backward = 2 * hidden + 2 * a.hidden_size + 2 * q + 2 * kv + in + mlp;
+  kept.backward = 2 * hidden + 2 * a.hidden_size + attention + in + mlp;
   // They, and the gradients that meet them: each product's operands.
   kept.waiting = 4 * a.hidden_size + 2 * q + 2 * kv + in + mlp;
   switch (module.recompute) {
@@ -143,11 +158,11 @@ KeptElements KeptOf(const job::Module& module, const Place& place, Rounded round
       kept.forward = hidden;
       break;
     case job::Recompute::kSelective:
-      kept.forward = 2 * hidden + 2 * q + 2 * kv + in;
+      kept.forward = 2 * hidden + attention + in;
       break;
     case job::Recompute::kNone:
-      kept.forward = 4 * hidden + 2 * q + 2 * kv + in + mlp;
-      if (module.frozen) kept.forward = kept.backward = 2 * hidden + 2 * q + 2 * kv + in;
+      kept.forward = 4 * hidden + attention + in + mlp;
+      if (module.frozen) kept.forward = kept.backward = 2 * hidden + attention + in;
       break;
   }
   if (rounded == Rounded::kNothing || module.frozen) return kept;
@@ -278,7 +293,10 @@ PartElements ElementsOf(const Plan& plan, const Place& place, int32_t chunk, con
       const int64_t queries =
           TensorUnitsOf(module.architecture, place.width, place.tp).query_heads.count *
           HeadSize(module.architecture);
-      (at_once ? elements.once : elements.kept) += rows.labelled * queries;
+      // Rounded, it is among what the layer keeps.
+      const bool rounded_alone =
+          rounded == Rounded::kInFp8 && module.recompute == job::Recompute::kNone;
+      if (!rounded_alone) (at_once ? elements.once : elements.kept) += rows.labelled * queries;
     }
   } else {
     elements.once = layer.backward;
@@ -350,8 +368,9 @@ PartActivations ActivationsOfPart(const Plan& plan, const Place& place, int32_t 
 std::vector<int64_t> UnitCountsOf(const Plan& plan, const Place& place) {
   const job::Architecture& a = plan.module_spec(place.module).architecture;
   const TensorUnits units = TensorUnitsOf(a, place.width, place.tp);
-  return {units.query_heads.count, units.kv_heads.count, units.mlp_blocks.count,
-          units.vocabulary_blocks.count, KeptByProjectors(plan, place, /*layers_back=*/true)};
+  return {units.query_heads.count,       units.kv_heads.count,
+          units.mlp_blocks.count,        units.vocabulary_blocks.count,
+          ServeEvenly(a, units) ? 1 : 0, KeptByProjectors(plan, place, /*layers_back=*/true)};
 }
 
 int64_t ActivationBytes(const Plan& plan, const Place& place, const SampleShape& samples) {

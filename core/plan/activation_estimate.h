@@ -7,6 +7,8 @@
 //                         only pass a gradient on, 2 * hidden + 2 * (q + kv) * head_size + in
 //   recompute selective   2 * hidden + 2 * (q + kv) * head_size + in
 //   recompute full        hidden
+// and of a tensor rank whose KV heads do not all serve as many query heads 2 * q * head_size more,
+// but under `full`: keys and values are there once more, for each of these
 // (under sequence parallelism hidden is divided by the width, but for the inputs of products whose
 // weights' gradients are due) times the microbatches that the schedule keeps alive (activations.h);
 // once, what a layer gathers and computes again. Between its backward passes a part keeps as much

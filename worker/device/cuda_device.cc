@@ -134,7 +134,7 @@ absl::Status AwaitDevice(absl::Duration timeout, const std::function<bool()>& in
     };
     while (waited.wait_until(until()) != std::future_status::ready) {
       const std::chrono::steady_clock::time_point now = std::chrono::steady_clock::now();
-      if (now < deadline && !in_vain()) continue;
+      if (now < deadline && (in_vain == nullptr || !in_vain())) continue;
       return Failed(absl::DeadlineExceededError(absl::StrCat(
           "the GPU is still at work after ", absl::FormatDuration(absl::FromChrono(now - begin)))));
     }

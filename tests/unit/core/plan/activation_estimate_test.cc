@@ -99,8 +99,7 @@ TEST(ActivationEstimateTest, OfLabelledRows_LeavesOutWhatOthersDoNotGoThrough) {
   EXPECT_EQ(left_out(Recompute::kSelective, compute, false), head + taken + 32 + 2 * 64);
   EXPECT_EQ(left_out(Recompute::kFull, compute, false), head + taken);
   // Inputs of three products in one byte, that of o beside attention's output.
-  EXPECT_EQ(left_out(Recompute::kNone, fp8, false),
-            head + taken + 32 + 32 / 2 + 2 * 64 + 64 / 2 + 32 / 2);
+  EXPECT_EQ(left_out(Recompute::kNone, fp8, false), head + 32 + 32 / 2 + 2 * 64 + 64 / 2 + 32 / 2);
   // Where rows without a label leave along an edge, all go through the layer and its norm.
   EXPECT_EQ(left_out(Recompute::kNone, compute, true), 96 + 32);
 }

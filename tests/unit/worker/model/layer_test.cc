@@ -34,16 +34,18 @@ using support::Whisper;
 // Parameters of one module on one rank, with random values.
 class Rig {
  public:
-  Rig(const job::JobSpec& spec, int32_t module)
-      : plan_(*plan::MakePlan(spec, plan::MakeCluster(1, static_cast<int32_t>(spec.modules.size())),
-                              Epoch{1})),
-        parameters_(plan::ParametersOf(plan_, {.module = module})) {
+  // `place`: of a module that a rank has whole, or its part, of which others' are zero.
+  Rig(const job::JobSpec& spec, int32_t module) : Rig(spec, plan::Place{.module = module}) {}
+  Rig(const job::JobSpec& spec, const plan::Place& place)
+      : plan_(*plan::MakePlan(spec, plan::MakeCluster(1, spec.World()), Epoch{1})),
+        parameters_(plan::ParametersOf(plan_, place)) {
+    const int32_t module = place.module;
     at::manual_seed(11);
     weights_ = at::randn({parameters_.elements}, at::kDouble).mul_(0.3);
     gradients_ = at::zeros_like(weights_);
     const job::Architecture& a = plan_.module_spec(module).architecture;
     context_.architecture = a;
-    const plan::TensorUnits units = plan::TensorUnitsOf(a, 1, 0);
+    const plan::TensorUnits units = plan::TensorUnitsOf(a, place.width, place.tp);
     context_.heads = MakeHeadMap(units, a.heads / plan::KvHeads(a), plan::HeadSize(a), at::kCPU);
     const at::Tensor angles = at::randn({32, plan::HeadSize(a) / 2}, at::kDouble);
     context_.cos = angles.cos();
@@ -247,6 +249,38 @@ TEST(LayerTest, WhatLayersKeep_IsWhatThePlansEstimateSays) {
         EXPECT_EQ(BytesKept(states), estimate);
       }
     }
+  }
+}
+
+// Of 8 heads rank 1 of 3 has one of the first KV head and two of the second, so keys and values are
+// repeated for each.
+TEST(LayerTest, WhatLayersOfUnevenHeadsKeep_IsWhatThePlansEstimateSays) {
+  for (const job::Recompute recompute :
+       {job::Recompute::kNone, job::Recompute::kSelective, job::Recompute::kFull}) {
+    const auto job_of = [&](int32_t layers) {
+      return AJob()
+          .Module("language",
+                  Llama({.hidden_size = 64, .layers = layers, .heads = 8, .kv_heads = 2}),
+                  {.tp = 3, .recompute = recompute})
+          .Batch(1, 1)
+          .Compute(job::Precision::kFp64)
+          .Build();
+    };
+    const plan::Place place{.module = 0, .tp = 1, .width = 3};
+    Rig rig(job_of(2), place);
+    LayerContext context = rig.context();
+    ASSERT_FALSE(context.heads.regular);
+    context.recompute = recompute;
+    LayerStack layers;
+    for (const int32_t layer : {0, 1}) layers.Add(MakeDecoderLayer(context, rig.table(), layer));
+    std::vector<LayerState> states;
+    LayerRows hidden = at::randn({32, 64}, at::kDouble);
+    ASSERT_TRUE(layers.Forward({1, 32}, &states, &hidden).ok());
+    const auto estimate = [&](int32_t count) {
+      const plan::Plan plan = *plan::MakePlan(job_of(count), plan::MakeCluster(1, 3), Epoch{1});
+      return plan::ActivationsOfPart(plan, place, 0, {}).kept;
+    };
+    EXPECT_EQ(BytesKept(states), estimate(3) - estimate(1)) << static_cast<int>(recompute);
   }
 }
 
