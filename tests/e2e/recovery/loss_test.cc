@@ -100,6 +100,18 @@ TEST(LossOfTheWriterTest, FolderThatIsMovedAwayWithIt_IsMadeAnew_AndSaid) {
   EXPECT_GE(since.front().step, before.back().step);
 }
 
+bool HasStopped(pid_t pid) {
+  for (const auto& thread :
+       std::filesystem::directory_iterator(absl::StrCat("/proc/", pid, "/task"))) {
+    std::ifstream file(thread.path() / "stat");
+    std::string stat;
+    std::getline(file, stat);
+    const size_t behind_name = stat.rfind(") ");
+    if (behind_name == std::string::npos || stat.substr(behind_name + 2, 1) != "T") return false;
+  }
+  return true;
+}
+
 TEST(LossOfTheWriterTest, LinesThatAreCutMeanwhile_AreSaidToBeMissing) {
   const DataFolder data = MakeSmallData();
   Cluster cluster;
@@ -112,8 +124,11 @@ TEST(LossOfTheWriterTest, LinesThatAreCutMeanwhile_AreSaidToBeMissing) {
                            .output = "cut"};
   const int64_t job = cluster.Submit(Document(data, options)).id();
   cluster.AwaitStep(job, 5);
-  const pid_t writer = cluster.Ranks(job).at(0).pid();
+  const auto ranks = cluster.Ranks(job);
+  const support::ProcessWatch& process = ranks.at(0);
+  const pid_t writer = process.pid();
   kill(writer, SIGSTOP);
+  while (!HasStopped(writer)) ASSERT_FALSE(process.AwaitEnd(absl::Milliseconds(1)));
   const std::string path = data.path + "/cut/metrics.jsonl";
   std::ifstream lines(path);
   std::string first;
