@@ -29,6 +29,15 @@ absl::Status CheckReason(absl::string_view reason) {
       absl::StrCat("reason has ", reason.size(), " bytes; at most ", kReasonBytesMax));
 }
 
+// Answers with the node as it is then.
+template <typename Response>
+auto WithNode(const Ending& end, Response* response) {
+  return [end, response](const absl::StatusOr<MarkedNode>& marked) {
+    if (marked.ok()) ToProto(*marked->node, response->mutable_node());
+    end(marked.status());
+  };
+}
+
 }  // namespace
 
 JobServiceImpl::Reactor* JobServiceImpl::ListNodes(Context* context,
@@ -66,10 +75,7 @@ JobServiceImpl::Reactor* JobServiceImpl::CordonNode(Context* context,
   driver_.MarkNode({.node = request->node(),
                     .mark = NodeMark{.reason = request->reason()},
                     .by = NameOf(end.caller())},
-                   [end, response](const absl::StatusOr<MarkedNode>& marked) {
-                     if (marked.ok()) ToProto(*marked->node, response->mutable_node());
-                     end(marked.status());
-                   });
+                   WithNode(end, response));
   return end.reactor();
 }
 
@@ -79,11 +85,7 @@ JobServiceImpl::Reactor* JobServiceImpl::UncordonNode(Context* context,
   const Ending end(context, "UncordonNode", metrics_, audit_);
   if (absl::Status status = Take(end, *request); !status.ok()) return end.With(status);
   end.Changes(request->node());
-  driver_.MarkNode({.node = request->node(), .by = NameOf(end.caller())},
-                   [end, response](const absl::StatusOr<MarkedNode>& marked) {
-                     if (marked.ok()) ToProto(*marked->node, response->mutable_node());
-                     end(marked.status());
-                   });
+  driver_.MarkNode({.node = request->node(), .by = NameOf(end.caller())}, WithNode(end, response));
   return end.reactor();
 }
 
@@ -115,10 +117,7 @@ JobServiceImpl::Reactor* JobServiceImpl::ReserveNode(Context* context,
   driver_.ReserveNode({.node = request->node(),
                        .reserve = ReserveMark{.reason = request->reason()},
                        .by = NameOf(end.caller())},
-                      [end, response](const absl::StatusOr<MarkedNode>& marked) {
-                        if (marked.ok()) ToProto(*marked->node, response->mutable_node());
-                        end(marked.status());
-                      });
+                      WithNode(end, response));
   return end.reactor();
 }
 
@@ -129,10 +128,7 @@ JobServiceImpl::Reactor* JobServiceImpl::UnreserveNode(Context* context,
   if (absl::Status status = Take(end, *request); !status.ok()) return end.With(status);
   end.Changes(request->node());
   driver_.ReserveNode({.node = request->node(), .by = NameOf(end.caller())},
-                      [end, response](const absl::StatusOr<MarkedNode>& marked) {
-                        if (marked.ok()) ToProto(*marked->node, response->mutable_node());
-                        end(marked.status());
-                      });
+                      WithNode(end, response));
   return end.reactor();
 }
 

@@ -199,14 +199,16 @@ WorkModel::LayerSeconds WorkModel::LayerOf(const PartShape& part, double rows_on
   // A product's input that is computed again is rounded twice, in one form each time, which moves
   // three quarters of what both forms at once do: by a half more than has been counted. Under full
   // recomputation what runs again is counted with both, where the first time has one.
-  const auto cast = [&](double elements, bool known) {
-    return Fp8CastSeconds(profile_, elements, known);
+  const auto cast = [&](double elements) { return Fp8CastSeconds(profile_, elements, true); };
+  // Its largest magnitude is looked for again, too.
+  const auto again = [&](double elements, bool known) {
+    return Fp8CastSeconds(profile_, elements, known) - cast(elements) / 2;
   };
-  const double of_rows = cast(part.rows * s.hidden, whole), of_active = cast(rows_on * s.mlp, true);
-  const double of_mlp = cast(rows_on * s.hidden, whole);
-  const double attended = rows_on * s.queries, of_attended = cast(attended, true);
-  layer.selective += (of_rows + of_mlp + of_active) / 2 + cast(attended, false) - of_attended / 2;
-  layer.full += of_active / 2 - (of_rows + of_mlp + of_attended) / 4;
+  const double normed = part.rows * s.hidden, normed_on = rows_on * s.hidden;
+  const double attended = rows_on * s.queries, of_active = again(rows_on * s.mlp, true);
+  layer.selective +=
+      again(normed, whole) + again(attended, false) + again(normed_on, whole) + of_active;
+  layer.full += of_active - (cast(normed) + cast(attended) + cast(normed_on)) / 4;
   return layer;
 }
 

@@ -8,6 +8,8 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/e2e/recovery/trouble.h"
@@ -73,33 +75,6 @@ INSTANTIATE_TEST_SUITE_P(Layouts, LossTest,
                                          LossCase{"Encoder", "ranks: 2", "ranks: 4, tp: 2", {0}}),
                          [](const auto& info) { return info.param.name; });
 
-// Who writes the records from then on has not seen them: its node may have had another folder.
-TEST(LossOfTheWriterTest, FolderThatIsMovedAwayWithIt_IsMadeAnew_AndSaid) {
-  const DataFolder data = MakeSmallData();
-  Cluster cluster;
-  const JobOptions options{.name = "moved",
-                           .steps = 200000,
-                           .vision = "",
-                           .language = "ranks: 2",
-                           .batch = 8,
-                           .recovery = "{rejoin: manual}",
-                           .output = "moved"};
-  const int64_t job = cluster.Submit(Document(data, options)).id();
-  cluster.AwaitStep(job, 5);
-  const pid_t writer = cluster.Ranks(job).at(0).pid();
-  kill(writer, SIGSTOP);  // it does not see that they are gone
-  const std::string output = data.path + "/moved";
-  std::filesystem::rename(output, output + ".elsewhere");
-  kill(writer, SIGKILL);
-  cluster.Await(job, [&](const v1::JobStatus& status) { return status.last_step().epoch() > 1; });
-  EXPECT_THAT(MessagesOf(cluster, job, "LinesMissing"), HasSubstr("has no lines of steps before "));
-  const std::vector<Metric> before = ReadMetrics(output + ".elsewhere"),
-                            since = ReadMetrics(output);
-  ASSERT_FALSE(before.empty());
-  ASSERT_FALSE(since.empty());
-  EXPECT_GE(since.front().step, before.back().step);
-}
-
 bool HasStopped(pid_t pid) {
   for (const auto& thread :
        std::filesystem::directory_iterator(absl::StrCat("/proc/", pid, "/task"))) {
@@ -112,31 +87,67 @@ bool HasStopped(pid_t pid) {
   return true;
 }
 
-TEST(LossOfTheWriterTest, LinesThatAreCutMeanwhile_AreSaidToBeMissing) {
-  const DataFolder data = MakeSmallData();
-  Cluster cluster;
-  const JobOptions options{.name = "cut",
-                           .steps = 200000,
-                           .vision = "",
-                           .language = "ranks: 2",
-                           .batch = 8,
-                           .recovery = "{rejoin: manual}",
-                           .output = "cut"};
-  const int64_t job = cluster.Submit(Document(data, options)).id();
-  cluster.AwaitStep(job, 5);
-  const auto ranks = cluster.Ranks(job);
-  const support::ProcessWatch& process = ranks.at(0);
-  const pid_t writer = process.pid();
-  kill(writer, SIGSTOP);
-  while (!HasStopped(writer)) ASSERT_FALSE(process.AwaitEnd(absl::Milliseconds(1)));
-  const std::string path = data.path + "/cut/metrics.jsonl";
+// A job whose first rank, which writes its records, stands still behind some steps: it does not see
+// what becomes of them.
+class LossOfTheWriterTest : public testing::Test {
+ protected:
+  LossOfTheWriterTest() {
+    const JobOptions options{.name = "out",
+                             .steps = 200000,
+                             .vision = "",
+                             .language = "ranks: 2",
+                             .batch = 8,
+                             .recovery = "{rejoin: manual}",
+                             .output = "out"};
+    job_ = cluster_.Submit(Document(data_, options)).id();
+    cluster_.AwaitStep(job_, 5);
+    const auto ranks = cluster_.Ranks(job_);
+    const support::ProcessWatch& writer = ranks.at(0);
+    writer_ = writer.pid();
+    kill(writer_, SIGSTOP);
+    const absl::Time deadline = absl::Now() + support::kPatience;
+    while (!HasStopped(writer_)) {
+      const bool ended = writer.AwaitEnd(absl::Milliseconds(1));
+      support::Require(!ended && absl::Now() < deadline, "the writer does not stand still");
+    }
+  }
+  // The other rank goes on with the records.
+  void Kill() {
+    kill(writer_, SIGKILL);
+    cluster_.Await(job_,
+                   [&](const v1::JobStatus& status) { return status.last_step().epoch() > 1; });
+  }
+  std::string Missing() { return MessagesOf(cluster_, job_, "LinesMissing"); }
+
+  const DataFolder data_ = MakeSmallData();
+  Cluster cluster_;
+  const std::string output_ = data_.path + "/out";
+
+ private:
+  int64_t job_ = 0;
+  pid_t writer_ = -1;
+};
+
+// Who writes the records from then on has not seen them: its node may have had another folder.
+TEST_F(LossOfTheWriterTest, FolderThatIsMovedAwayWithIt_IsMadeAnew_AndSaid) {
+  std::filesystem::rename(output_, output_ + ".elsewhere");
+  Kill();
+  EXPECT_THAT(Missing(), HasSubstr("has no lines of steps before "));
+  const std::vector<Metric> before = ReadMetrics(output_ + ".elsewhere"),
+                            since = ReadMetrics(output_);
+  ASSERT_FALSE(before.empty());
+  ASSERT_FALSE(since.empty());
+  EXPECT_GE(since.front().step, before.back().step);
+}
+
+TEST_F(LossOfTheWriterTest, LinesThatAreCutMeanwhile_AreSaidToBeMissing) {
+  const std::string path = output_ + "/metrics.jsonl";
   std::ifstream lines(path);
   std::string first;
   ASSERT_TRUE(std::getline(lines, first));
   std::filesystem::resize_file(path, first.size() + 1);
-  kill(writer, SIGKILL);
-  cluster.Await(job, [&](const v1::JobStatus& status) { return status.last_step().epoch() > 1; });
-  EXPECT_THAT(MessagesOf(cluster, job, "LinesMissing"), HasSubstr("has no lines of steps 2 to "));
+  Kill();
+  EXPECT_THAT(Missing(), HasSubstr("has no lines of steps 2 to "));
 }
 
 }  // namespace
