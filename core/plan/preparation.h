@@ -2,8 +2,9 @@
 // another device.
 //
 // Before its first step a process on a GPU tries the layout behind the loss of each other rank, so
-// that the job's first recovery runs nothing for the first time (worker/rank/warm_run.cc); what
-// comes behind a recovery is tried by processes that are new alone. While it trains, ranks
+// that the job's first recovery runs nothing for the first time (worker/rank/warm_run.cc), if that
+// layout fits the device; where less than kPreparedRoom is left then, what trying took goes back.
+// What comes behind a recovery is tried by processes that are new alone. While it trains, ranks
 // make the communicators of these layouts (docs/decisions/0030-standby.md), and where state has its
 // second home in host memory, the first two ranks of a node pin the copies that they would take
 // over, with room for them on the device.

@@ -7,9 +7,11 @@
 #include "absl/status/statusor.h"
 #include "core/plan/activation_estimate.h"
 #include "core/plan/activations.h"
+#include "core/plan/memory_fit.h"
 #include "core/plan/preparation.h"
 #include "core/plan/samples.h"
 #include "core/plan/shares.h"
+#include "core/schedule/admission.h"
 #include "core/schedule/program.h"
 
 namespace phalanx::schedule {
@@ -97,11 +99,7 @@ std::vector<Plan> PlansTried(const Plan& plan) {
   std::vector<Plan> plans;
   if (plan.world > plan::kPreparedDevicesMax) return plans;
   plans.push_back(plan);
-  for (Rank lost{0}; lost.value < plan.world; ++lost.value) {
-    if (plan.PlacesOf(lost).empty()) continue;
-    absl::StatusOr<Plan> next = plan::PlanBehindLoss(plan, lost);
-    if (next.ok()) plans.push_back(*std::move(next));
-  }
+  for (LeftBehind& left : LeftBehindLosses(plan, {})) plans.push_back(std::move(left.plan));
   return plans;
 }
 
@@ -121,6 +119,19 @@ MemoryPeak PeakOf(const Plan& plan, Rank rank, const plan::MemoryEstimate& step,
 int64_t StateCopied(const plan::MemoryEstimate& estimate) { return estimate.host.copies / 2; }
 
 }  // namespace
+
+std::vector<LeftBehind> LeftBehindLosses(const Plan& plan,
+                                         absl::Span<const int64_t> device_memory) {
+  std::vector<LeftBehind> all;
+  if (plan.world > plan::kPreparedDevicesMax) return all;
+  const plan::MemoryLimits limits{.devices = {device_memory.begin(), device_memory.end()}};
+  for (Rank lost{0}; lost.value < plan.world; ++lost.value) {
+    if (plan.PlacesOf(lost).empty()) continue;
+    absl::StatusOr<Plan> next = AdmitAfter(plan, {.lost = {lost}, .spares = false}, limits);
+    if (next.ok()) all.push_back({lost, *std::move(next)});
+  }
+  return all;
+}
 
 int64_t ActivationPeak(const Plan& plan, Rank rank, const SampleShape& samples,
                        const std::optional<std::vector<int64_t>>& microbatches) {

@@ -25,6 +25,7 @@
 #include <optional>
 #include <vector>
 
+#include "absl/types/span.h"
 #include "core/plan/memory_estimate.h"
 #include "core/plan/plan.h"
 
@@ -56,6 +57,17 @@ std::vector<MemoryPeak> EstimatePeaks(const plan::Plan& plan,
                                       const plan::SampleShape& samples = {});
 // The same of one rank.
 MemoryPeak EstimatePeak(const plan::Plan& plan, Rank rank, const plan::SampleShape& samples = {});
+
+// What is left where one of its devices is lost, and nothing takes over that has no work now: the
+// layouts that the others try. In jobs of more than plan::kPreparedDevicesMax ranks none.
+struct LeftBehind {
+  Rank lost;
+  plan::Plan plan;
+};
+// `device_memory`: bytes of each rank's device, none: not known. A layout that does not fit is left
+// out: nobody goes over to it.
+std::vector<LeftBehind> LeftBehindLosses(const plan::Plan& plan,
+                                         absl::Span<const int64_t> device_memory);
 
 // Microbatches that a rank runs of a layout that it tries, ascending.
 std::vector<int64_t> MicrobatchesTried(const plan::Plan& plan, Rank rank);

@@ -185,6 +185,8 @@ void ReserveMemory(int64_t bytes) {
   const c10::DataPtr memory = allocator->allocate(static_cast<size_t>(bytes));
 }
 
+void GiveCachedMemoryBack() { c10::cuda::CUDACachingAllocator::emptyCache(); }
+
 AllocatorCounts CountAllocations() {
   int device = 0;
   if (cudaGetDevice(&device) != cudaSuccess) return {};

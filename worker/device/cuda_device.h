@@ -82,6 +82,10 @@ int64_t MemoryFree();
 // left beside them, and without CUDA. Throws c10::Error.
 void ReserveMemory(int64_t bytes);
 
+// LibTorch's allocator gives back what it has of the current device and no tensor uses, which may
+// wait for the device. Nothing without CUDA. Throws c10::Error.
+void GiveCachedMemoryBack();
+
 // What LibTorch's allocator has asked of the current device since the process began, each of which
 // may hold its work up, and what it has of it. All 0 without CUDA.
 struct AllocatorCounts {

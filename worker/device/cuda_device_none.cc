@@ -18,6 +18,7 @@ void* Handle(const c10::Stream&) { return nullptr; }
 int64_t MemoryInUse() { return 0; }
 int64_t MemoryFree() { return 0; }
 void ReserveMemory(int64_t bytes) { static_cast<void>(bytes); }
+void GiveCachedMemoryBack() {}
 
 AllocatorCounts CountAllocations() { return {}; }
 

@@ -256,6 +256,7 @@ class EpochRun {
   // The same of the plans behind the loss of each other rank: a recovery runs nothing for the first
   // time. Best effort. Before the state of the epoch is there: two of them may not fit.
   void WarmForLosses();
+  absl::Status TryAttention();
   // At the ends of the first steps, until all mirrors have what is theirs.
   absl::Status FillMirrors();
   // At the end of a step, until nothing is left: frees what communicators of before held.

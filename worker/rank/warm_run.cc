@@ -5,17 +5,20 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
 #include "core/base/status.h"
-#include "core/plan/loss.h"
 #include "core/plan/preparation.h"
+#include "core/schedule/memory_peak.h"
 #include "spdlog/spdlog.h"
 #include "worker/device/cuda_device.h"
 #include "worker/model/products.h"
 #include "worker/model/torch_boundary.h"
 #include "worker/rank/epoch_run.h"
+#include "worker/train/attention_shapes.h"
+#include "worker/train/batches.h"
 #include "worker/train/warm_up.h"
 
 namespace phalanx::rank {
@@ -85,19 +88,37 @@ absl::Status EpochRun::WarmPlace(const plan::Plan& plan) {
   return warmed;
 }
 
+// There is room for so many shapes: what the job trains with comes before what it may come to.
+absl::Status EpochRun::TryAttention() {
+  const train::BufferOptions buffers = Buffers();
+  const std::vector<plan::Place> places = plan_.PlacesOf(Rank{order_.rank()});
+  const train::Batches batches(plan_, places, *kept_.source, buffers.device, buffers.compute,
+                               LengthMultiple());
+  return train::PrepareAttention(plan_, batches, places, buffers,
+                                 [this] { return stopping_.stop_requested(); });
+}
+
 void EpochRun::WarmForLosses() {
   const Rank self{order_.rank()};
   if (plan_.world > plan::kPreparedDevicesMax || plan_.PlacesOf(self).empty()) return;
-  for (Rank lost{0}; lost.value < plan_.world; ++lost.value) {
-    if (lost == self || plan_.PlacesOf(lost).empty()) continue;
-    // A spare that takes over leaves the shapes that are known already.
-    const auto next = plan::PlanAfter(plan_, {.lost = {lost}, .spares = false});
-    if (!next.ok() || next->PlacesOf(self).empty()) continue;
-    const absl::Status warmed = model::CallTorch("warming up", [&] { return WarmPlace(*next); });
-    // It does not fit beside what the process needs.
-    if (!warmed.ok())
-      Log(absl::StrCat("is not warm for the loss of rank ", lost.value, ": ", warmed.message()));
+  const absl::Status tried =
+      model::CallTorch("trying attention", [this] { return TryAttention(); });
+  if (!tried.ok()) return Log(absl::StrCat("has not tried attention: ", tried.message()));
+  // What tensors may have of a device, as if the others were like this one.
+  const int64_t memory = device::MemoryFree() + device::CountAllocations().taken_bytes;
+  const std::vector<int64_t> devices(static_cast<size_t>(plan_.world), memory);
+  for (const schedule::LeftBehind& left : schedule::LeftBehindLosses(plan_, devices)) {
+    if (left.lost == self || left.plan.PlacesOf(self).empty()) continue;
+    const absl::Status warmed =
+        model::CallTorch("warming up", [&] { return WarmPlace(left.plan); });
+    // It tries more at once than steps have.
+    if (!warmed.ok()) {
+      Log(absl::StrCat("is not warm for the loss of rank ", left.lost.value, ": ",
+                       warmed.message()));
+    }
   }
+  // Not all that the process needs of the device is LibTorch's.
+  if (device::MemoryFree() < plan::kPreparedRoom) device::GiveCachedMemoryBack();
   LogPhase("is warm for the loss of others");
 }
 

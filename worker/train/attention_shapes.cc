@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <map>
+#include <utility>
 
 #include "core/base/status.h"
 #include "core/job/family.h"
@@ -38,10 +39,12 @@ std::vector<AttentionShape> AttentionShapes(const plan::Plan& plan, const Batche
   }
   std::vector<AttentionShape> shapes;
   for (const auto& [shape, count] : counts) shapes.push_back(shape);
-  std::stable_sort(shapes.begin(), shapes.end(),
-                   [&](const AttentionShape& a, const AttentionShape& b) {
-                     return counts.at(a) > counts.at(b);
-                   });
+  const auto work = [&](const AttentionShape& shape) {  // of all of them together
+    return counts.at(shape) * shape.batch * shape.length * shape.length;
+  };
+  std::sort(shapes.begin(), shapes.end(), [&](const AttentionShape& a, const AttentionShape& b) {
+    return std::pair(work(a), a) > std::pair(work(b), b);
+  });
   shapes.resize(std::min(shapes.size(), kAttentionShapesMax));
   return shapes;
 }

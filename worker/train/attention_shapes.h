@@ -23,7 +23,8 @@ struct AttentionShape {
 };
 
 // What the rank's lane at places[index], of those of `batches`, meets in the first steps of the
-// data: the most frequent shapes first. A function of plan and data, whatever step comes next.
+// data: first the shapes that attention works longest at, all their occurrences together. A
+// function of plan and data, whatever step comes next.
 std::vector<AttentionShape> AttentionShapes(const plan::Plan& plan, const Batches& batches,
                                             const std::vector<plan::Place>& places, size_t index);
 
