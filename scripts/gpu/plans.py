@@ -93,9 +93,9 @@ class Plan:
         self.add(f"found-{model}", "the search's first choice: within 3 % of the best of ten layouts",
                  self.python("step_time.py", self.path_of(f"found-{model}"), self.work / "runs"), 75, usual=55, part=part, after=(f"search-{model}",))
 
-    def speed(self, model, goals, part, float8=False, once=0, selective=0):
+    def speed(self, model, goals, part, float8=False, once=0, selective=0, setting=None):
         """`goals`: tokens/s of ours in bf16 and in FP8, or how many times the other program's; `once`, `selective`: the part in which one home of state, or
-        selective recomputation, stands beside them."""
+        selective recomputation, stands beside them; `setting`: of the job."""
         name, micro = f"speed-{model}", self.samples[model]
         steps = [seconds * micro / SAMPLES[model] for seconds in STEPS[model]]
         anchor = (f"{sys.executable} -m torch.distributed.run --standalone --nproc-per-node {self.devices} @anchor-{model}@ {' '.join(SIZES[model])} "
@@ -121,7 +121,7 @@ class Plan:
             words += ["--other", f"{label}: {other}", "--step", f"{label}: {step}"]
         each = self.seconds_each + START
         usual = round(2 * (len(others) * (each + 25) + len(ours) * each + 10 * sum(steps)))
-        self.add(name, f"data parallel on {self.devices}, beside the other program", words, usual + 60, usual=usual, job=texts(name), needs=("ANCHOR",), part=part,
+        self.add(name, f"data parallel on {self.devices}, beside the other program", words, usual + 60, usual=usual, job=texts(name, *2 * [setting or {}]), needs=("ANCHOR",), part=part,
                  figures=self.output / name / "speed.json", folder=self.output / name)
         last = list(others)[-1]
         for (label, _), wanted, share, limit in zip(ours.items(), goals, (0.96, 0.92), ("bf16", "fp8")):

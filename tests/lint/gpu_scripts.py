@@ -51,9 +51,9 @@ def check(holds, what):
 
 
 def dry_runs(folder):
-    for name, parts in (("one", "1234567"), ("two", "123456789"), ("four", "1234567"), ("eight", "123")):
-        for part in parts:
-            command = [SOURCE / "scripts" / "gpu" / name, "pack.tar.xz", folder / "work", folder / "output", "--part", part, "--dry-run"]
+    for name, parts in (("one", 8), ("two", 10), ("four", 7), ("eight", 3)):
+        for part in range(1, parts + 1):
+            command = [SOURCE / "scripts" / "gpu" / name, "pack.tar.xz", folder / "work", folder / "output", "--part", str(part), "--dry-run"]
             done = subprocess.run(command, capture_output=True, text=True)
             check(done.returncode == 0 and " measurements, at most " in done.stdout,
                   f"{name} --part {part} --dry-run: exit code {done.returncode}\n{done.stdout[-500:]}{done.stderr}")
