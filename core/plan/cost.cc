@@ -232,12 +232,17 @@ UpdateBytes UpdateCost(const Plan& plan, const PartId& part) {
   const double led = static_cast<double>(parameters.LedElements()) / count;
   // Passes wait for what mirrors update only where they write weights.
   const double updates = everywhere ? count : 1;
+  const ModuleLayout& layout = plan.layout.modules[static_cast<size_t>(part.module)];
+  const double mirrors =
+      IsMirrored(plan, part.module) ? std::min<double>(layout.state_copies, count) - 1 : 0;
   const bool by_collectives = parameters.replicas > 1 && replicas.EqualWidths(part.stage);
   return {
       .reduced = travels * wide_bytes,
       .normed = led * wide_bytes,
       .updated = updates * led * (7 * wide_bytes + bytes),
       .gathered = everywhere ? 0 : travels * bytes,
+      .mirror_sums = mirrors * led * wide_bytes,
+      .mirror_updates = everywhere ? 0 : mirrors * led * 7 * wide_bytes,
       .shares = by_collectives ? SharesOf(parameters, place.width) : std::vector<UpdateShare>()};
 }
 

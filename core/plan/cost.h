@@ -52,6 +52,9 @@ struct UpdateBytes {
   double normed = 0;    // of its memory: sums of its share, for the norm of gradients
   double updated = 0;   // of its memory, by the optimizer: gradient, master, moments, weights
   double gathered = 0;  // updated weights, over its links
+  // Beside passes that do not wait for them: sums that mirrors are given, over its links, and
+  // masters and moments that it follows as a mirror, of its memory, where it writes no weights.
+  double mirror_sums = 0, mirror_updates = 0;
   // In storage order, where replicas sum and gather by collectives: they have one width. Together
   // all of it. Where copies of a tensor group are folded first and spread behind, it is one.
   std::vector<UpdateShare> shares = {};

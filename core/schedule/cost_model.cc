@@ -180,9 +180,12 @@ ReplicaShapes ShapesOfReplicas(const plan::Plan& plan, const plan::ModulePlan& m
 
 const plan::UpdateBytes& KnownUpdates::Of(const plan::Plan& plan, const plan::PartId& part) {
   const plan::ReplicaTable& replicas = plan.replicas(part.module);
+  const auto m = static_cast<size_t>(part.module);
+  const int32_t homes =
+      plan::IsMirrored(plan, part.module) ? plan.layout.modules[m].state_copies : 1;
   const auto [entry, is_new] = known_.try_emplace(
       {plan::KindOfPart(plan, part), part.module, replicas.NarrowestOf(part.stage),
-       replicas.EqualWidths(part.stage), replicas.present_replicas() * replicas.cp(),
+       replicas.EqualWidths(part.stage), replicas.present_replicas() * replicas.cp(), homes,
        plan::EveryReplicaIsHome(plan, part.module), plan.parallel(part.module).sequence});
   if (is_new) entry->second = plan::UpdateCost(plan, part);
   return entry->second;

@@ -76,9 +76,9 @@ class KnownUpdates {
   const plan::UpdateBytes& Of(const plan::Plan& plan, const plan::PartId& part);
 
  private:
-  // Module, width, whether widths are equal, replicas, whether all of them are homes, whether rows
-  // are cut.
-  using Key = std::tuple<plan::PartKind, int32_t, int32_t, bool, int32_t, bool, bool>;
+  // Module, width, whether widths are equal, replicas, homes that are mirrors or primaries, whether
+  // all replicas are, whether rows are cut.
+  using Key = std::tuple<plan::PartKind, int32_t, int32_t, bool, int32_t, int32_t, bool, bool>;
   std::map<Key, plan::UpdateBytes> known_;
 };
 Updates UpdatesOf(const plan::Plan& plan, KnownUpdates& known);

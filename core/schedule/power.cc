@@ -17,11 +17,11 @@ DeviceProfile WithRates(DeviceProfile profile, const WorkRates& rates) {
 }
 
 // Joules in the place of seconds: while a kernel is launched or a link is waited for, a device
-// idles.
+// idles, but for what bytes of collectives take.
 DeviceProfile InJoules(DeviceProfile profile, const WorkRates& joules, double launch) {
   const double idle = profile.power->idle_watts;
   for (LinkRate* link : {&profile.message, &profile.collective}) {
-    link->bytes_per_second /= idle;
+    link->bytes_per_second = 1 / (idle / link->bytes_per_second + link->joules_per_byte);
     link->latency *= idle;
   }
   profile.network.reset();
@@ -42,6 +42,21 @@ template <typename Costs>
 auto& CostOf(Costs& costs, const Pipeline& pipeline, const Part& part) {
   const auto m = static_cast<size_t>(part.module);
   return costs.parts[m][static_cast<size_t>(part.stage * pipeline.chunks[m] + part.chunk)];
+}
+
+const plan::UpdateBytes& BytesOf(const Updates& updates, const Pipeline& pipeline,
+                                 const Part& part) {
+  const auto m = static_cast<size_t>(part.module);
+  return updates[m][static_cast<size_t>(part.stage * pipeline.chunks[m] + part.chunk)];
+}
+
+// Beyond idling: of sums and gathers, which hide behind passes, and of what no pass waits for.
+double JoulesBeside(const plan::UpdateBytes& bytes, const DeviceProfile& profile,
+                    const WorkRates& rates, const WorkRates& joules) {
+  const double carried = bytes.reduced + bytes.gathered + bytes.mirror_sums;
+  return carried * profile.collective.joules_per_byte +
+         bytes.mirror_updates * (1 / joules.update_bytes_per_second -
+                                 profile.power->idle_watts / rates.update_bytes_per_second);
 }
 
 struct RatedWork {
@@ -146,6 +161,9 @@ void SustainedCosts::Solve(const plan::Plan& plan, const Pipeline& pipeline,
       };
       hide(costs_, work.fast_seconds, work.fast_joules);
       hide(slow.costs, work.slow_seconds, work.slow_joules);
+      const plan::UpdateBytes& bytes = BytesOf(updates, pipeline, part);
+      work.fast_joules += JoulesBeside(bytes, profile, profile, power.joules);
+      work.slow_joules += JoulesBeside(bytes, profile, power.slow, power.slow_joules);
     }
     clocks_[i] = SustainedClock(range, work, std::max(0.0, bound - passes));
   }

@@ -30,7 +30,8 @@ using Fields = Reader::Fields;
 
 LinkRate ReadLink(Fields& fields) {
   return {.bytes_per_second = fields.Number("bytes_per_second"),
-          .latency = fields.Number("latency", false, true)};
+          .latency = fields.Number("latency", false, true),
+          .joules_per_byte = fields.NumberIfThere("joules_per_byte")};
 }
 
 void ReadConditions(Fields& fields, ProfileConditions& conditions) {

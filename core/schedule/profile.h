@@ -45,6 +45,8 @@ struct AttentionTimes {
 // message without bytes. Of collectives the bytes that a ring carries past each rank.
 struct LinkRate {
   double bytes_per_second = 0, latency = 0;
+  // Of a device, beyond its idle power, for each byte of a collective. 0: not measured.
+  double joules_per_byte = 0;
 };
 // On what it was measured. Empty, or 0: not recorded.
 struct ProfileConditions {

@@ -26,8 +26,11 @@ Tree TextOrNull(const std::string& text) { return text.empty() ? Tree{} : job::T
 // Of a link that takes no time, null.
 Tree LinkTree(const LinkRate& link) {
   if (!std::isfinite(link.bytes_per_second)) return {};
-  return job::MappingTree({{"bytes_per_second", job::NumberTree(link.bytes_per_second)},
-                           {"latency", job::NumberTree(link.latency)}});
+  std::vector<Tree::Entry> entries = {{"bytes_per_second", job::NumberTree(link.bytes_per_second)},
+                                      {"latency", job::NumberTree(link.latency)}};
+  if (link.joules_per_byte > 0)
+    entries.push_back({"joules_per_byte", job::NumberTree(link.joules_per_byte)});
+  return job::MappingTree(std::move(entries));
 }
 
 Tree ProductsTree(const std::vector<ProductTimes>& products) {
@@ -116,8 +119,9 @@ bool HasWritten(const std::vector<ProductTimes>& products) {
 
 // Whether it has what builds that know version 2 alone do not read.
 bool IsOfVersion3(const DeviceProfile& profile) {
-  return profile.process.has_value() || profile.loss_bytes_per_second > 0 ||
-         profile.embedding_bytes_per_second > 0 || HasWritten(profile.products) ||
+  return profile.process.has_value() || profile.collective.joules_per_byte > 0 ||
+         profile.loss_bytes_per_second > 0 || profile.embedding_bytes_per_second > 0 ||
+         HasWritten(profile.products) ||
          (profile.fp8.has_value() && HasWritten(profile.fp8->products));
 }
 

@@ -7,13 +7,18 @@
 #include <chrono>
 #include <functional>
 #include <map>
+#include <memory>
 #include <string>
 #include <thread>
 #include <utility>
 #include <vector>
 
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
 #include "core/base/mutex.h"
 #include "core/base/status.h"
+#include "tests/bench/board/board.h"
+#include "tests/bench/profile/meter.h"
 #include "worker/comm/communicator.h"
 #include "worker/device/cuda_device.h"
 #include "worker/model/torch_boundary.h"
@@ -23,13 +28,16 @@ namespace phalanx::bench {
 
 #ifndef PHALANX_WITH_CUDA
 
-absl::StatusOr<Links> MeasureLinks() { return absl::UnimplementedError("a build without CUDA"); }
+absl::StatusOr<Links> MeasureLinks(double) {
+  return absl::UnimplementedError("a build without CUDA");
+}
 
 #else
 namespace {
 
 constexpr int64_t kBytes = int64_t{256} << 20, kFewBytes = 1024;
 constexpr int kLargeCalls = 40, kSmallCalls = 400;
+constexpr double kPowerSeconds = 2.5;  // in which power is measured
 constexpr absl::Duration kTimeout = absl::Seconds(30);
 
 // A table in memory.
@@ -127,7 +135,32 @@ schedule::CommunicatorsBytes MoreOf(const schedule::CommunicatorsBytes& a,
           .wide = MoreOf(a.wide, b.wide)};
 }
 
-absl::StatusOr<Links> MeasureRank(int32_t rank, Meeting& meeting, std::vector<Meeting>& meetings) {
+// Power of the device while it runs the call without a pause, which takes so many seconds of `rank`
+// 0; both ranks call it equally often.
+absl::StatusOr<double> WattsOf(int32_t rank, double seconds, Meeting& meeting,
+                               const std::function<absl::Status()>& call) {
+  constexpr char kCalls[] = "calls of which power is measured";
+  const auto calls = static_cast<int64_t>(kPowerSeconds / seconds);
+  if (rank == 0) RETURN_IF_ERROR(meeting.Put(kCalls, absl::StrCat(calls)));
+  ASSIGN_OR_RETURN(const std::string told, meeting.Get(kCalls, comm::DeadlineIn(kTimeout)));
+  int64_t left = 0;
+  if (!absl::SimpleAtoi(told, &left)) return absl::InternalError(told);
+  ASSIGN_OR_RETURN(const std::unique_ptr<Board> board, Board::Open(rank));
+  for (int i = 0; i < kLargeCalls; ++i) RETURN_IF_ERROR(call());  // the board follows its power
+  PowerBetweenMoves power(*board);
+  for (; left > 0; --left) {
+    RETURN_IF_ERROR(call());
+    if (left % kLargeCalls != 0) continue;
+    RETURN_IF_ERROR(device::AwaitDevice(kTimeout));
+    power.Look();
+  }
+  RETURN_IF_ERROR(device::AwaitDevice(kTimeout));
+  power.Look();
+  return power.watts();
+}
+
+absl::StatusOr<Links> MeasureRank(int32_t rank, double idle_watts, Meeting& meeting,
+                                  std::vector<Meeting>& meetings) {
   RETURN_IF_ERROR(device::UseCudaDevice(rank));
   Links links;
   ASSIGN_OR_RETURN(links.bytes, MeasureBytes(rank, meetings));
@@ -164,12 +197,22 @@ absl::StatusOr<Links> MeasureRank(int32_t rank, Meeting& meeting, std::vector<Me
   // Of two ranks each sends half in the reduction and half in the gather behind it.
   links.message.bytes_per_second = kBytes / (message - links.message.latency);
   links.collective.bytes_per_second = kBytes / (collective - links.collective.latency);
+  // Sums as those of gradients, of bits as random as theirs. Half of them pass each of two ranks.
+  const at::Tensor gradients = at::randn({kBytes / 4}, at::TensorOptions(at::kCUDA));
+  const auto scatter = [&collectives, &gradients, &in]() -> absl::Status {
+    RETURN_IF_ERROR(collectives.ReduceScatterSum(gradients.data_ptr(), in.data_ptr(), kBytes / 8,
+                                                 comm::DType::kFp32));
+    return collectives.Join();
+  };
+  ASSIGN_OR_RETURN(const double scattered, Time(kLargeCalls, scatter));
+  ASSIGN_OR_RETURN(const double watts, WattsOf(rank, scattered, meeting, scatter));
+  links.collective.joules_per_byte = std::max(0.0, watts - idle_watts) * scattered * 2 / kBytes;
   return links;
 }
 
 }  // namespace
 
-absl::StatusOr<Links> MeasureLinks() {
+absl::StatusOr<Links> MeasureLinks(double idle_watts) {
   Meeting meeting;
   std::vector<Meeting> meetings(kMeetings);
   absl::StatusOr<Links> results[2] = {absl::UnknownError("not run"), absl::UnknownError("not run")};
@@ -177,8 +220,9 @@ absl::StatusOr<Links> MeasureLinks() {
     std::vector<std::jthread> ranks;
     for (int32_t rank = 0; rank < 2; ++rank) {
       ranks.emplace_back([&, rank] {
-        const absl::Status run = model::CallTorch(
-            "measuring links", [&] { results[rank] = MeasureRank(rank, meeting, meetings); });
+        const absl::Status run = model::CallTorch("measuring links", [&] {
+          results[rank] = MeasureRank(rank, idle_watts, meeting, meetings);
+        });
         if (!run.ok()) results[rank] = run;
       });
     }

@@ -11,11 +11,12 @@ namespace phalanx::bench {
 
 struct Links {
   schedule::LinkRate message;     // to the other, while as much comes from it
-  schedule::LinkRate collective;  // bytes past each rank of an all-reduce
+  schedule::LinkRate collective;  // bytes past each rank of an all-reduce; joules of sums
   // Of a device: by form, each the more of both ranks'.
   schedule::CommunicatorsBytes bytes;
 };
-// A rank is a thread. Errors: Unimplemented in a build without CUDA; those of communicators.
-absl::StatusOr<Links> MeasureLinks();
+// `idle_watts`: of one of them that waits. A rank is a thread. Errors: Unimplemented in a build
+// without CUDA; those of communicators and of Board::Open.
+absl::StatusOr<Links> MeasureLinks(double idle_watts);
 
 }  // namespace phalanx::bench

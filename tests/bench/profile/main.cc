@@ -102,10 +102,10 @@ std::optional<schedule::PowerRates> PowerOf(const Work& work, const Clocks& cloc
 }
 
 // Links take no time where they were not measured.
-absl::Status AddLinks(schedule::DeviceProfile& profile) {
+absl::Status AddLinks(double idle_watts, schedule::DeviceProfile& profile) {
   profile.message = profile.collective = {std::numeric_limits<double>::infinity(), 0};
   if (CountDevices() < 2) return absl::OkStatus();
-  ASSIGN_OR_RETURN(const Links links, MeasureLinks());
+  ASSIGN_OR_RETURN(const Links links, MeasureLinks(idle_watts));
   profile.message = links.message;
   profile.collective = links.collective;
   profile.process->communicators = links.bytes;
@@ -139,7 +139,7 @@ absl::StatusOr<schedule::DeviceProfile> Measure(const Options& options) {
   at::getDeviceAllocator(at::kCUDA)->emptyCache();
   profile.unestimated_bytes = device::MemoryInUse();
   profile.process = schedule::ProcessBytes{.context = profile.unestimated_bytes};
-  RETURN_IF_ERROR(AddLinks(profile));
+  RETURN_IF_ERROR(AddLinks(meter.idle_watts(), profile));
   return profile;
 }
 

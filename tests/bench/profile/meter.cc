@@ -27,40 +27,25 @@ double Since(Clock::time_point begin) {
 
 void Pause(double seconds) { std::this_thread::sleep_for(std::chrono::duration<double>(seconds)); }
 
-// A counter of joules that has not moved twice by then does not count what a call takes.
-constexpr double kCounterPatience = 2;  // seconds
-
-// Mean power from a counter that moves some ten times a second: between two of its moves.
-class PowerBetweenMoves {
- public:
-  explicit PowerBetweenMoves(const Board& board) : board_(board), joules_(board.Joules()) {}
-
-  void Look() {
-    const double now = board_.Joules();
-    if (now == joules_) return;
-    joules_ = now;
-    last_ = Since(begin_);
-    if (moves_++ > 0) return;
-    first_ = last_;
-    first_joules_ = now;
-  }
-  bool is_known() const { return moves_ > 1; }
-  // Throws c10::Error before the second move.
-  double watts() const {
-    TORCH_CHECK(is_known(), "the board's counter of joules moved less than twice in ",
-                Since(begin_), " s");
-    return (joules_ - first_joules_) / (last_ - first_);
-  }
-
- private:
-  const Board& board_;
-  const Clock::time_point begin_ = Clock::now();
-  double joules_, first_joules_ = 0;
-  double first_ = 0, last_ = 0;  // seconds
-  int64_t moves_ = 0;
-};
-
 }  // namespace
+
+PowerBetweenMoves::PowerBetweenMoves(const Board& board) : board_(board), joules_(board.Joules()) {}
+
+void PowerBetweenMoves::Look() {
+  const double now = board_.Joules();
+  if (now == joules_) return;
+  joules_ = now;
+  last_ = Since(begin_);
+  if (moves_++ > 0) return;
+  first_ = last_;
+  first_joules_ = now;
+}
+
+double PowerBetweenMoves::watts() const {
+  TORCH_CHECK(is_known(), "the board's counter of joules moved less than twice in ", Since(begin_),
+              " s");
+  return (joules_ - first_joules_) / (last_ - first_);
+}
 
 double Burst(const std::function<void()>& call, int64_t calls, const std::function<void()>& busy) {
   const c10::impl::VirtualGuardImpl device(at::kCUDA);
@@ -109,7 +94,7 @@ Point Meter::Run(const std::function<void()>& call, double call_seconds, double 
   PowerBetweenMoves power(board_);
   const auto begin = Clock::now();
   while (Since(begin) < seconds_ * 2 / 3 ||
-         (!power.is_known() && Since(begin) < kCounterPatience)) {
+         (!power.is_known() && Since(begin) < PowerBetweenMoves::kPatience)) {
     one(power);
   }
   const double seconds = Since(begin), waited = std::max(0.0, seconds - busy);

@@ -5,6 +5,7 @@
 // is ever set. Not thread-safe.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <functional>
 
@@ -22,6 +23,28 @@ struct Point {
 };
 struct Points {
   Point fast, slow;
+};
+
+// Mean power from a counter that moves some ten times a second: between two of its moves.
+class PowerBetweenMoves {
+ public:
+  // A counter that has not moved twice by then does not count what a call takes.
+  static constexpr double kPatience = 2;  // seconds
+
+  explicit PowerBetweenMoves(const Board& board);
+
+  // To be called more often than it moves.
+  void Look();
+  bool is_known() const { return moves_ > 1; }
+  // Throws c10::Error before the second move.
+  double watts() const;
+
+ private:
+  const Board& board_;
+  const std::chrono::steady_clock::time_point begin_ = std::chrono::steady_clock::now();
+  double joules_, first_joules_ = 0;
+  double first_ = 0, last_ = 0;  // seconds
+  int64_t moves_ = 0;
 };
 
 class Meter {

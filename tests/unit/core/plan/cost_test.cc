@@ -253,6 +253,23 @@ TEST(CostTest, UpdateCost_WhereEveryReplicaIsHome_UpdatesAllAndGathersNothing) {
   EXPECT_EQ(two.normed, one.normed);
 }
 
+// Each mirror is given the sums of its primary's share, and follows it.
+TEST(CostTest, UpdateCost_OfMirrors_IsOfTheirSharesBesideThePrimaries) {
+  AJob job;
+  job.Module("language", Llama(), {.dp = 4}).Batch(4, 1);
+  const auto of_homes = [&](int32_t homes) {
+    job.spec().recovery.state_copies = homes;
+    return UpdateCost(MustPlan(job), {0, 0, 0});
+  };
+  const UpdateBytes one = of_homes(1), two = of_homes(2), all = of_homes(4);
+  EXPECT_EQ(one.mirror_sums, 0);
+  EXPECT_EQ(one.mirror_updates, 0);
+  EXPECT_EQ(two.mirror_sums, one.normed);
+  EXPECT_EQ(two.mirror_updates, one.updated * 7 / 8) << "but for weights, in fp32";
+  EXPECT_EQ(all.mirror_sums, 3 * one.normed);
+  EXPECT_EQ(all.mirror_updates, 0) << "they write weights, and passes wait for them";
+}
+
 // A matrix of each layer is larger than a bucket of several may be.
 TEST(CostTest, UpdateCost_Shares_AreThoseOfTheBucketsInTheirOrder) {
   const Plan plan =

@@ -202,6 +202,32 @@ TEST(PowerTest, Costs_OfFiveBillionParameters_AreAboutWhatABoardKeepsUp) {
   EXPECT_NEAR(SecondsAt(board, kept, work.fast_seconds, work.slow_seconds), 0.841, 0.03 * 0.841);
 }
 
+// Nothing waits for them, and the board's power is spent on them all the same.
+TEST(PowerTest, CollectivesBesidePasses_LowerTheClockByTheirJoules) {
+  AJob job;
+  job.Module("language", FiveBillion().modules[1].architecture, {.dp = 2})
+      .Batch(8, 4)
+      .Compute(job::Precision::kBf16);
+  const plan::Plan plan = PlanOf(job);
+  const Pipeline pipeline = MakePipeline(plan);
+  DeviceProfile profile = *FindProfile("h200");
+  const auto seconds_at = [&](double joules_per_byte) {
+    profile.collective.joules_per_byte = joules_per_byte;
+    const SustainedCosts costs(plan, pipeline, profile, 4);
+    double seconds = 0;
+    for (const PassSeconds& part : costs.parts()) seconds += pipeline.microbatches * part.total();
+    return seconds;
+  };
+  double carried = 0;
+  const plan::UpdateBytes bytes = UpdatesOf(plan)[0][0];
+  for (const double one : {bytes.reduced, bytes.gathered, bytes.mirror_sums}) carried += one;
+  const double free = seconds_at(0), paid = seconds_at(1e-9);
+  const double alone =
+      carried * 1e-9 / (profile.measured.power_limit_watts - profile.power->idle_watts);
+  EXPECT_GT(paid - free, 0.5 * alone);
+  EXPECT_LT(paid - free, 2 * alone);
+}
+
 TEST(PowerTest, LeastWithinLimit_IsBelowWhatIsKeptUp) {
   const job::JobSpec spec = AJob()  // of one device, which never waits
                                 .Module("language", FiveBillion().modules[1].architecture)

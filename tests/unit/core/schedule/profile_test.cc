@@ -86,6 +86,7 @@ DeviceProfile WithPower(DeviceProfile profile) {
 TEST(ProfileTest, Write_IsReadAsTheSame) {
   DeviceProfile profile = WithPower(Read());
   profile.unestimated_bytes = 1'234'567'890'123;
+  profile.collective.joules_per_byte = 8.5e-10;
   const DeviceProfile read = Read(WriteProfile(profile));
   EXPECT_EQ(read.name, profile.name);
   EXPECT_EQ(read.measured.source, profile.measured.source);
@@ -94,6 +95,8 @@ TEST(ProfileTest, Write_IsReadAsTheSame) {
   EXPECT_EQ(read.attention.back().backward, profile.attention.back().backward);
   EXPECT_EQ(read.unestimated_bytes, profile.unestimated_bytes);
   ASSERT_TRUE(read.power.has_value() && read.fp8.has_value());
+  EXPECT_EQ(read.collective.joules_per_byte, 8.5e-10);
+  EXPECT_EQ(read.message.joules_per_byte, 0);
   EXPECT_EQ(read.power->idle_watts, 70.5);
   EXPECT_EQ(read.power->slow.products.front().forward, 1.0 / 3);
   EXPECT_EQ(read.power->slow_joules.update_bytes_per_second, profile.update_bytes_per_second);
