@@ -16,9 +16,9 @@ void Machine::Apply(const DeviceFaulted& event) {
   DeviceFigures& figures = counted_.devices[static_cast<size_t>(event.device)];
   ++figures.errors[static_cast<size_t>(xid.effect)];
   figures.last_xid = event.xid;
-  const std::string what =
-      absl::StrCat("device ", event.device, " of node ", options_.node, " reported XID ", event.xid,
-                   " (", xid.name, "; to do: ", xid.next, ")");
+  const std::string brief = absl::StrCat("device ", event.device, " of node ", options_.node,
+                                         " reported XID ", event.xid, " (", xid.name);
+  const std::string what = absl::StrCat(brief, "; to do: ", xid.next, ")");
   const bool lost = xid.effect == XidEffect::kDeviceLost;
   Log(absl::StrCat(what, lost ? "; it is not used again before this daemon restarts" : ""));
   if (lost && !lost_devices_.emplace(event.device, what).second) return;
@@ -28,7 +28,8 @@ void Machine::Apply(const DeviceFaulted& event) {
       continue;
     }
     if (lost) {
-      process.fault = what;
+      process.fault = brief + ")";
+      process.fault_next = std::string(xid.next);
       process.fault_kind = job::FailureKind::kDeviceFailed;
       Kill(number, process);
     } else {

@@ -194,6 +194,7 @@ class Machine {
     Instant kill_at = absl::InfiniteFuture();
     std::string fault;  // what the process has done or left undone by then; not of kEnding
     job::FailureKind fault_kind = job::FailureKind::kRankHung;
+    std::string fault_next;  // what to do then; empty: what it says of its kind
     // What this daemon is to do once the rank has come there.
     std::optional<job::InjectedFault> awaited;
     Instant terminate_at = absl::InfiniteFuture();  // kEnding

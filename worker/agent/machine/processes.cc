@@ -405,9 +405,11 @@ void Machine::Kill(ProcessNumber number, Process& process) {
   process.gone_at = std::min(process.gone_at, now_);
   if (process.state != ProcessState::kDead) ExcuseStandstills();  // those have been excused
   if (!process.fault.empty() && process.job != JobId{} && !process.warms) {
+    const std::string next =
+        process.fault_next.empty() ? "" : absl::StrCat("\nto do: ", process.fault_next);
     reports_.Add(
         {process.job, process.epoch, process.rank,
-         RankFault{absl::StrCat(process.fault, ": its worker ended it"), process.fault_kind}},
+         RankFault{absl::StrCat(process.fault, ": its worker ended it", next), process.fault_kind}},
         ReportKind::kOther);
     SendQueuedReports();
     StopEpochWith(process);

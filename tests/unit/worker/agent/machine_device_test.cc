@@ -135,8 +135,8 @@ TEST(AgentMachineTest, LostDevice_EndsItsRankAndTheEpoch_AndSaysWhy) {
       h.Feed(DeviceFaulted{1, 79}),
       ElementsAre(
           "Report job-7/1 rank 3 fault DeviceFailed: device 1 of node here reported XID 79 "
-          "(GPU has fallen off the bus; to do: reboot the node; replace the GPU if it comes "
-          "again): its worker ended it",
+          "(GPU has fallen off the bus): its worker ended it\nto do: reboot the node; replace the "
+          "GPU if it comes again",
           "StopEpoch p1 1", "Kill p2"));
   EXPECT_THAT(h.Feed(DeviceFaulted{1, 79}), IsEmpty());
   EXPECT_THAT(h.Feed(ProcessDied{ProcessNumber{2}}), IsEmpty()) << "it was said why";
@@ -214,8 +214,8 @@ TEST(AgentMachineTest, DeviceThatItsDriverWantsReset_IsLost) {
   EXPECT_THAT(
       h.Feed(DeviceFaulted{1, 154, RecoveryAction::kReset}),
       ElementsAre("Report job-7/1 rank 3 fault DeviceFailed: device 1 of node here reported XID "
-                  "154 (recovery action changed; to do: reset the GPU, then restart "
-                  "phalanx-worker): its worker ended it",
+                  "154 (recovery action changed): its worker ended it\nto do: reset the GPU, then "
+                  "restart phalanx-worker",
                   "StopEpoch p1 1", "Kill p2"));
   EXPECT_EQ(TraitsOfXid(154, RecoveryAction::kReboot).effect, XidEffect::kDeviceLost);
   EXPECT_EQ(TraitsOfXid(31, RecoveryAction::kReboot).effect, XidEffect::kProcessFault);
