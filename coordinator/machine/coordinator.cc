@@ -289,6 +289,10 @@ void Coordinator::CheckRunDeadlines(Job& job, Instant judged) {
   }
   if (judged >= run.end_deadline) return OnEndDeadline(job);
   if (judged >= run.publish_deadline) return OnPublishDeadline(job);
+  if (judged >= run.fail_deadline) {
+    const Run::Failing failing = *std::exchange(run.failing, std::nullopt);
+    return FailAsTold(job, failing.cause, failing.why);
+  }
   for (Team& team : run.teams) {
     if (judged < team.missing_deadline) continue;
     team.missing_deadline = absl::InfiniteFuture();  // judged, whatever comes of it

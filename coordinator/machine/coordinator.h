@@ -298,6 +298,7 @@ class Coordinator {
   void TellIncidents(Job& job);
   // The event of the incident's verdict, unless it was told.
   void TellVerdict(Job& job);
+  void SayVerdict(Job& job);
   // After a restart of the coordinator.
   void ResumeIncident(Job& job);
   // coordinator_return.cc
@@ -496,6 +497,8 @@ class Coordinator {
   // Of a job that has not ended, whatever it is: asks RemedyFor and carries that out.
   void OnFailure(Job& job, FailureCause cause);
   void Fail(Job& job, FailureCause cause);
+  void FailOnceTold(Job& job, FailureCause cause, std::string why);
+  void FailAsTold(Job& job, FailureCause cause, absl::string_view why);
 
   Job* FindJob(JobId id);
 

@@ -121,6 +121,7 @@ void Coordinator::OnReport(Job& job, int32_t rank, const RankError& report) {
 
 void Coordinator::Accuse(Job& job, Accusation accusation) {
   Run& run = *job.run;
+  if (run.failing.has_value()) return;
   std::vector<Accusation>& known = run.accusations;
   if (std::any_of(known.begin(), known.end(),
                   [&](const Accusation& a) { return a.reporter == accusation.reporter; })) {
@@ -179,24 +180,31 @@ void Coordinator::TellExit(Job& job, const RankReported& event) {
     job.exits_awaited.insert(process);
   const auto* exited = std::get_if<RankExited>(&event.report);
   if (exited == nullptr || job.exits_awaited.erase(process) == 0 || job.state.IsTerminal()) return;
+  std::string message =
+      absl::StrCat("rank ", event.rank, " on node ", job.run->TeamOfRank(event.rank)->node, " ",
+                   HowItEnded(*exited));
+  const std::string with_log =
+      exited->log_tail.empty() ? message : absl::StrCat(message, "\n", exited->log_tail);
+  const auto take = [&](FailureCause& cause, const std::string& text) {
+    cause.kind = KindOf(*exited);
+    cause.exit_code = exited->exit_code;
+    cause.signal = exited->signal;
+    cause.message = text;
+  };
+  if (job.run->failing.has_value() && job.run->failing->cause.rank == event.rank) {
+    Run::Failing failing = *std::exchange(job.run->failing, std::nullopt);
+    take(failing.cause, with_log);
+    return FailAsTold(job, std::move(failing.cause), failing.why);
+  }
   const plan::RankList& lost = job.state.layout->lost;
   const bool left_out = event.epoch < job.state.epoch ||
                         std::find(lost.begin(), lost.end(), Rank{event.rank}) != lost.end() ||
                         (job.recovery.has_value() && job.recovery->lost.contains(event.rank));
   if (!left_out) return;  // its exit is the evidence
-  std::string message =
-      absl::StrCat("rank ", event.rank, " on node ", job.run->TeamOfRank(event.rank)->node, " ",
-                   HowItEnded(*exited));
-  if (job.recovery.has_value() && job.recovery->cause.rank == event.rank) {
-    FailureCause& cause = job.recovery->cause;
-    cause.kind = KindOf(*exited);
-    cause.exit_code = exited->exit_code;
-    cause.signal = exited->signal;
-    cause.message = message;
-  }
+  if (job.recovery.has_value() && job.recovery->cause.rank == event.rank)
+    take(job.recovery->cause, message);
   NoteExit(job, event.rank, *exited, KindOf(*exited), message);
-  if (!exited->log_tail.empty()) absl::StrAppend(&message, "\n", exited->log_tail);
-  Commit(job, EventRecorded{"RankExited", std::move(message), event.epoch});
+  Commit(job, EventRecorded{"RankExited", with_log, event.epoch});
 }
 
 void Coordinator::OnReport(Job& job, int32_t rank, const RankExited& report) {
@@ -229,6 +237,7 @@ void Coordinator::OnReport(Job& job, int32_t rank, const RankExited& report) {
 
 void Coordinator::OnFailure(Job& job, FailureCause cause) {
   if (job.state.IsTerminal()) return;
+  if (job.run.has_value() && job.run->failing.has_value()) return;
   static const Run kNoRun;
   const Loss loss{cause.kind, cause.node};
   const bool starts = job.state.phase == job::JobPhase::kStarting && job.run.has_value();
@@ -280,15 +289,29 @@ void Coordinator::OnFailure(Job& job, FailureCause cause) {
       // As it is wished, unless this is that.
       if (IsSaving(job) && job.state.ending->wish.failure != cause.kind)
         return EndSaving(job, cause.message);
-      // It would go back to its checkpoint, and does so once it goes on.
+      // It would go back, and does so once it goes on.
       if (cause.kind == FailureKind::kStateLost && Leaves(job) && job.state.request->restarts &&
-          LastCheckpoint(job).has_value()) {
+          StepToGoBackTo(job).has_value()) {
         return EndAs(job, job.state.ending->wish, cause.message);
       }
       if (cause.kind == FailureKind::kStateLost && MayWaitForState(job))
         return WaitForState(job, std::move(cause));
       return Fail(job, std::move(cause));
   }
+}
+
+// A death is known before how the process ended, which is the better cause.
+void Coordinator::FailOnceTold(Job& job, FailureCause cause, std::string why) {
+  if (!IsUntold(job, cause)) return FailAsTold(job, std::move(cause), why);
+  job.run->EndJudging();
+  job.run->failing.emplace(Run::Failing{std::move(cause), std::move(why)});
+  SetDeadline(job, job.run->fail_deadline, options_.exit_timeout);
+}
+
+void Coordinator::FailAsTold(Job& job, FailureCause cause, absl::string_view why) {
+  const size_t end = std::min(cause.message.find('\n'), cause.message.size());  // a log follows
+  cause.message.insert(end, absl::StrCat(cause.message.empty() ? "" : "; ", why));
+  Fail(job, std::move(cause));
 }
 
 void Coordinator::Fail(Job& job, FailureCause cause) {

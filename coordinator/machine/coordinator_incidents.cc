@@ -67,6 +67,7 @@ Incident& Coordinator::BeginIncident(Job& job, Incident::Kind kind, Instant dete
   const int64_t number = known.empty() ? 1 : known.back()->number + 1;
   CloseIncident(job, absl::StrCat("incident ", number, " came before"));
   job.verdict_told.clear();
+  job.verdict_waits = false;
   return job.incident.emplace(Incident{.number = number,
                                        .kind = kind,
                                        .from = job.state.epoch,
@@ -94,7 +95,7 @@ void Coordinator::NoteVerdict(Job& job, const FailureCause& cause) {
     incident.cause = cause;
     incident.cause.message = cause.message.substr(0, cause.message.find('\n'));
     incident.device = DeviceOf(*job.run, cause.rank);
-    incident.confidence = ConfidenceOf(cause.kind, evidence.accused);
+    incident.confidence = ConfidenceOf(cause, evidence.accused);
   }
   for (const std::string& line : evidence.lines) AddEvidence(incident, line);
   if (!incident.Has(Phase::kDetected)) {
@@ -119,21 +120,37 @@ void Coordinator::NotePause(Job& job) {
 
 void Coordinator::NoteExit(Job& job, int32_t rank, const RankExited& exited, job::FailureKind kind,
                            const std::string& message) {
-  if (!job.incident.has_value() && job.state.incidents.empty()) return;
-  const bool open = job.incident.has_value();
-  Incident incident = open ? *job.incident : *job.state.incidents.back();
-  const bool known = incident.cause.signal != 0 || incident.cause.exit_code != 0;
-  if (incident.kind != Incident::Kind::kLoss || incident.cause.rank != rank || known) return;
+  // The newest that began with that death; another one may have begun meanwhile.
+  const auto is_of_it = [rank](const Incident& incident) {
+    return incident.kind == Incident::Kind::kLoss && incident.cause.rank == rank &&
+           IsDeathAlone(incident.cause);
+  };
+  const std::vector<IncidentPtr>& known = job.state.incidents;
+  const auto found = std::find_if(known.rbegin(), known.rend(),
+                                  [&](const IncidentPtr& incident) { return is_of_it(*incident); });
+  const bool open = job.incident.has_value() && is_of_it(*job.incident);
+  if (!open && found == known.rend()) {
+    // It is evidence beside the first cause.
+    if (job.incident.has_value() &&
+        std::binary_search(job.incident->lost.begin(), job.incident->lost.end(), rank)) {
+      AddEvidence(*job.incident, message);
+      StoreIncident(job);
+    }
+    return;
+  }
+  Incident incident = open ? *job.incident : **found;
   incident.cause.kind = kind;
   incident.cause.signal = exited.signal;
   incident.cause.exit_code = exited.exit_code;
   incident.cause.message = message;
+  incident.confidence = ConfidenceOf(incident.cause, /*accused=*/false);
   AddEvidence(incident, message);
-  const bool told = incident.Has(Phase::kFirstStep);
-  job.incident = std::move(incident);
+  if (incident.Has(Phase::kFirstStep)) job.incidents_unwritten.insert(incident.number);
+  const bool newest = open || (*found)->number == known.back()->number;
+  std::optional<Incident> other = std::exchange(job.incident, std::move(incident));
   StoreIncident(job);
-  if (told) job.incidents_unwritten.insert(job.incident->number);
-  if (!open) job.incident.reset();
+  if (newest && std::exchange(job.verdict_waits, false)) TellVerdict(job);
+  if (!open) job.incident = std::move(other);
   TellIncidents(job);
 }
 
@@ -216,6 +233,15 @@ void Coordinator::NoteResumed(Job& job) {
 
 void Coordinator::TellVerdict(Job& job) {
   if (!job.incident.has_value() || job.incident->kind != Incident::Kind::kLoss) return;
+  if (IsUntold(job, job.incident->cause)) {  // how it ended is a better verdict
+    job.verdict_waits = true;
+    return;
+  }
+  SayVerdict(job);
+}
+
+void Coordinator::SayVerdict(Job& job) {
+  job.verdict_waits = false;
   std::string verdict = Verdict(*job.incident);
   if (job.verdict_told == verdict) return;
   job.verdict_told = verdict;
@@ -271,6 +297,7 @@ void Coordinator::CloseIncident(Job& job, const std::string& why) {
   StoreIncident(job);
   if (!job.incident->Has(Phase::kResumed) && !job.incident->Has(Phase::kFirstStep))
     TellVerdict(job);
+  if (job.verdict_waits) SayVerdict(job);  // as far as it is known
   job.incident.reset();
 }
 

@@ -79,10 +79,9 @@ bool IsHeard(const NodeTable& nodes, const Run& run, int32_t rank, Instant now,
 
 void Coordinator::FailOfBudget(Job& job, FailureCause cause) {
   const job::Budget& budget = job.state.request->budget;
-  absl::StrAppend(&cause.message,
-                  "; it has recovered as often as recovery.budget.total allows: ", budget.total,
-                  " times within ", absl::FormatDuration(budget.window));
-  Fail(job, std::move(cause));
+  FailOnceTold(job, std::move(cause),
+               absl::StrCat("it has recovered as often as recovery.budget.total allows: ",
+                            budget.total, " times within ", absl::FormatDuration(budget.window)));
 }
 
 void Coordinator::FailApart(Job& job, FailureCause cause) {
@@ -221,9 +220,8 @@ void Coordinator::OnRecoveryPlanned(Job& job, const absl::StatusOr<PlanSummary>&
     if (recovery.silent.erase(rank.value) != 0 && !is_lent) recovery.awaited.insert(rank.value);
   }
   if (!plan.ok()) {
-    FailureCause cause = recovery.cause;
-    absl::StrAppend(&cause.message, "; what is left cannot go on: ", plan.status().message());
-    return Fail(job, std::move(cause));
+    return FailOnceTold(job, recovery.cause,
+                        absl::StrCat("what is left cannot go on: ", plan.status().message()));
   }
   NoteSpared(*job.recovery, plan->layout.lost);
   std::string standby = StandbyFor(job, *plan);

@@ -1,5 +1,5 @@
 // Where what is left of a job cannot go on by itself: it waits for what is lost, and goes back to
-// its last checkpoint where state is lost.
+// its last checkpoint, or its beginning, where state is lost.
 #include <algorithm>
 #include <utility>
 
@@ -26,9 +26,15 @@ bool MaySave(const LiveJob& job) {
 void Coordinator::WaitForLost(Job& job, const absl::Status& why) {
   Recovery& recovery = *job.recovery;
   recovery.stage = Recovery::Stage::kWaiting;
-  if (job.run->hold_deadline == absl::InfiniteFuture()) {
+  if (job.run->hold_deadline < absl::InfiniteFuture()) {
+    // It waits already.
+  } else if (job.state.waits_since.has_value()) {
+    // Since before this coordinator, to which nodes have still to come.
+    const Instant over = *job.state.waits_since + job.state.request->hold;
+    SetDeadline(job, job.run->hold_deadline, std::max(options_.heartbeat_timeout, over - now_));
+  } else {
     SetDeadline(job, job.run->hold_deadline, job.state.request->hold);
-    Commit(job, EventRecorded{"Waiting",
+    Commit(job, EventRecorded{std::string(kWaiting),
                               absl::StrCat("what is left cannot go on: ", why.message(),
                                            "; the job waits up to ",
                                            absl::FormatDuration(job.state.request->hold), " for ",
@@ -129,12 +135,12 @@ void Coordinator::EndHold(Job& job, const std::string& how) {
   if (ending.has_value() && ending->wish.queues && !ending->wish.AfterHold())
     return LeaveDevices(job, how);
   const std::string hold = absl::FormatDuration(job.state.request->hold);
-  if (const auto from = LastCheckpoint(job); from.has_value()) {
+  if (const auto step = StepToGoBackTo(job); step.has_value()) {
     std::string reason = absl::StrCat("not enough came back within ", hold,
                                       ": its devices are free, and it waits for others, to go on "
                                       "behind step ",
-                                      from->step);
-    if (const int64_t lost = StepsSince(job, from->step); lost > 0) {
+                                      *step);
+    if (const int64_t lost = StepsSince(job, *step); lost > 0) {
       absl::StrAppend(&reason, "; ", lost, lost == 1 ? " step" : " steps", " since are done again",
                       how.empty() ? "" : absl::StrCat(": ", how));
     }
@@ -306,9 +312,8 @@ void Coordinator::OnGoBackPlanned(Job& job, const absl::StatusOr<PlanSummary>& p
   if (!plan.ok()) RefuseLoans(job, back, plan.status());
   if (!plan.ok() && job.state.request->waits) return WaitForLost(job, plan.status());
   if (!plan.ok()) {
-    FailureCause cause = job.recovery->cause;
-    absl::StrAppend(&cause.message, "; what is left cannot go on: ", plan.status().message());
-    return Fail(job, std::move(cause));
+    return FailOnceTold(job, job.recovery->cause,
+                        absl::StrCat("what is left cannot go on: ", plan.status().message()));
   }
   const plan::RankList& gone = plan->layout.lost;
   for (const Rank rank : back) {

@@ -116,8 +116,13 @@ absl::string_view ToString(Incident::Confidence confidence) {
   return confidence == Incident::Confidence::kLikely ? "likely" : "certain";
 }
 
-Incident::Confidence ConfidenceOf(FailureKind kind, bool accused) {
-  switch (kind) {
+bool IsDeathAlone(const FailureCause& cause) {
+  return cause.kind == FailureKind::kRankKilled && cause.signal == 0 && cause.exit_code == 0;
+}
+
+Incident::Confidence ConfidenceOf(const FailureCause& cause, bool accused) {
+  if (IsDeathAlone(cause)) return Incident::Confidence::kLikely;
+  switch (cause.kind) {
     case FailureKind::kPeerLost:
     case FailureKind::kNodeUnreachable:
     case FailureKind::kRankHung:

@@ -81,8 +81,11 @@ std::optional<Incident::Phase> ParseIncidentPhase(absl::string_view name);
 absl::string_view ToString(Incident::Kind kind);              // "loss", "return"
 absl::string_view ToString(Incident::Confidence confidence);  // "certain", "likely"
 
+// Of a process that has died, as long as nobody has told how it ended.
+bool IsDeathAlone(const FailureCause& cause);
+
 // `accused`: ranks have said something about others that fits.
-Incident::Confidence ConfidenceOf(job::FailureKind kind, bool accused);
+Incident::Confidence ConfidenceOf(const FailureCause& cause, bool accused);
 
 // Takes a line of evidence unless it is there, or there is no room for it.
 void AddEvidence(Incident& incident, absl::string_view line);

@@ -113,6 +113,7 @@ class Applier {
           EarlierNodes(*state_.earlier_nodes, *state_.placement, body.layout->nodes);
       state_.placement = body.layout->nodes;
     }
+    state_.waits_since.reset();
     state_.plan_digest = body.plan_digest;
     state_.standby = body.standby;
     state_.beside = body.beside;
@@ -146,6 +147,7 @@ class Applier {
     if (body.type == kCorruptSample && state_.corrupt_samples.insert(body.message).second) {
       state_.corrupt_bytes += static_cast<int64_t>(body.message.size());
     }
+    if (body.type == kWaiting && !state_.waits_since.has_value()) state_.waits_since = time_;
     if (body.type == kEndGivenUp && state_.ending.has_value()) {
       state_.ending.reset();
       state_.suspended = false;

@@ -19,6 +19,7 @@ inline constexpr char kCheckpointFailed[] = "CheckpointFailed";
 inline constexpr char kCheckpointSkipped[] = "CheckpointSkipped";
 // Of one that was to leave its devices: it is not any more.
 inline constexpr char kEndGivenUp[] = "EndGivenUp";
+inline constexpr char kWaiting[] = "Waiting";
 inline constexpr char kOutputWaiting[] = "OutputWaiting";
 
 // Not thread-safe.
@@ -61,6 +62,8 @@ struct JobState {
   // queue is not counted. nullopt: it has not started since it was queued.
   std::optional<Instant> counts_since;
   absl::Duration used = absl::ZeroDuration();
+  // Since when it has waited for what it lost, in this epoch; nullopt: it does not.
+  std::optional<Instant> waits_since;
   std::optional<StepReport> stored_step;
   std::optional<EpochStart> decided;  // with it, or where the epoch began
   std::optional<EvaluationReport> evaluation;

@@ -83,6 +83,14 @@ std::optional<CheckpointSource> LastCheckpoint(const LiveJob& job) {
   return job.state.checkpoint;
 }
 
+std::optional<int64_t> StepToGoBackTo(const LiveJob& job) {
+  if (const auto last = LastCheckpoint(job); last.has_value()) return last->step;
+  const bool nothing_decided =
+      job.state.start.has_value() && job.state.start->step() == 0 && !job.last_step.has_value();
+  if (nothing_decided || job.state.request->begins_anew) return 0;
+  return std::nullopt;
+}
+
 bool HasRanks(const LiveJob& job, const Team& team) {
   return std::any_of(team.ranks.begin(), team.ranks.end(), [&job](int32_t rank) {
     const bool lost = job.recovery.has_value() && job.recovery->lost.contains(rank);
@@ -102,9 +110,7 @@ bool MayRecover(const LiveJob& job) {
 bool MayGoBack(const LiveJob& job) {
   if (!job.state.request->restarts || job.state.phase != job::JobPhase::kRunning) return false;
   if (!job.run.has_value() || job.state.ending.has_value()) return false;
-  const bool nothing_decided =
-      job.state.start.has_value() && job.state.start->step() == 0 && !job.last_step.has_value();
-  return LastCheckpoint(job).has_value() || nothing_decided;
+  return StepToGoBackTo(job).has_value();
 }
 
 bool MayWaitForState(const LiveJob& job) {
@@ -124,6 +130,12 @@ bool BudgetIsSpent(const LiveJob& job, Instant now) {
   const auto recent = std::count_if(job.state.recoveries.begin(), job.state.recoveries.end(),
                                     [&](Instant at) { return at > now - budget.window; });
   return recent >= budget.total;
+}
+
+bool IsUntold(const LiveJob& job, const FailureCause& cause) {
+  return IsDeathAlone(cause) &&
+         std::any_of(job.exits_awaited.begin(), job.exits_awaited.end(),
+                     [&cause](const auto& process) { return process.second == cause.rank; });
 }
 
 std::string StandbyFor(const LiveJob& job, const PlanSummary& plan) {

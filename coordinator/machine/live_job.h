@@ -44,6 +44,7 @@ struct LiveJob {
   std::optional<EpochStart> decided;  // of the last step that was reported
   std::optional<Incident> incident;   // that befell it, until nothing more is to be known of it
   std::string verdict_told;           // of `incident`, the last one that was told
+  bool verdict_waits = false;         // to be told, once it is told how a process ended
   // What spoke for the verdict that is being found, and since when.
   struct Evidence {
     Instant since;
@@ -154,6 +155,10 @@ void NoteDecided(LiveJob& job, const std::optional<EpochStart>& decided);
 int64_t StepsSince(const LiveJob& job, int64_t step);
 // That it would begin with, were it to start anew.
 std::optional<CheckpointSource> LastCheckpoint(const LiveJob& job);
+// The step behind which it would: of the last checkpoint; 0, the beginning, where no step is
+// decided or it has not come to the first of its checkpoints. Nothing: what it has trained is not
+// to be thrown away.
+std::optional<int64_t> StepToGoBackTo(const LiveJob& job);
 // Whether its ranks may be asked to end with a checkpoint and to wait in the queue. Errors:
 // FailedPrecondition, which says what to do instead.
 absl::Status MaySuspend(const LiveJob& job);
@@ -162,13 +167,16 @@ absl::Status MaySuspend(const LiveJob& job);
 bool MayEndWithCheckpoint(const LiveJob& job);
 // Whether it trains, and may go on after a loss from where it stands.
 bool MayRecover(const LiveJob& job);
-// Whether it trains, and may begin again with a checkpoint, or anew where no step is decided yet.
+// Whether it trains, and may begin again, its state lost (StepToGoBackTo).
 bool MayGoBack(const LiveJob& job);
 // Whether it trains, and may wait for what is lost where that may have copies of state that those
 // that are left lack, and there is no checkpoint.
 bool MayWaitForState(const LiveJob& job);
 // Whether it has recovered as often as it may in so long.
 bool BudgetIsSpent(const LiveJob& job, Instant now);
+
+// Whether a process has died, and how it ended is still to be told.
+bool IsUntold(const LiveJob& job, const FailureCause& cause);
 
 // What has happened to a rank of it, at `now`, with the node of the rank where it has a run.
 FailureCause CauseOf(Instant now, const LiveJob& job, int32_t rank, job::FailureKind kind,

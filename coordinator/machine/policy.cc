@@ -86,7 +86,8 @@ Remedy RemedyOf(const Policy& policy, const Run& run, const Loss& loss, const No
       if (policy.may_recover) return {Course::kRecover, "training goes on without the rank"};
       return {Course::kFail, absl::StrCat(job::ToString(loss.kind), " would come again")};
     case FailureKind::kStateLost:
-      if (policy.may_go_back) return {Course::kGoBack, "training goes back to its last checkpoint"};
+      if (policy.may_go_back)
+        return {Course::kGoBack, "training goes back to its last checkpoint, or its beginning"};
       return {Course::kFail, "there is no checkpoint that it could go back to"};
     case FailureKind::kPeerLost:
     case FailureKind::kNodeUnreachable:

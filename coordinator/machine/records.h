@@ -62,6 +62,9 @@ struct JobRequest {
   bool recovers = false;  // its ladder has a rung on which training goes on after a loss
   bool waits = false;     // for what is lost, where the rest cannot go on
   bool restarts = false;  // from a checkpoint, where state is lost
+  // It writes checkpoints before its last step, so where there is none yet it starts from its first
+  // step: that costs no more than the way back from one checkpoint to that before.
+  bool begins_anew = false;
   bool rejoins = false;   // ranks that are back are taken again
   bool borrows = false;   // its ladder has `spare`: it may be lent a device that is in reserve
   bool relieves = false;  // replicas of devices that stay slow are dealt fewer samples

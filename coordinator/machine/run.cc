@@ -18,8 +18,8 @@ int32_t Team::DeviceOf(int32_t rank) const {
 
 Instant Run::NextDeadline() const {
   Instant next = std::min({prepare_deadline, start_deadline, reattach_deadline, rendezvous_deadline,
-                           settle_deadline, quiet_deadline, hold_deadline, publish_deadline,
-                           standby_deadline, end_deadline});
+                           settle_deadline, fail_deadline, quiet_deadline, hold_deadline,
+                           publish_deadline, standby_deadline, end_deadline});
   for (const Team& team : teams) next = std::min(next, team.missing_deadline);
   return next;
 }
@@ -39,8 +39,9 @@ void Run::EndJudging() {
 void Run::EndAll() {
   EndJudging();
   EndRecovering();
-  prepare_deadline = reattach_deadline = rendezvous_deadline = hold_deadline = publish_deadline =
-      standby_deadline = end_deadline = absl::InfiniteFuture();
+  failing.reset();
+  fail_deadline = prepare_deadline = reattach_deadline = rendezvous_deadline = hold_deadline =
+      publish_deadline = standby_deadline = end_deadline = absl::InfiniteFuture();
   for (Team& team : teams) team.missing_deadline = absl::InfiniteFuture();
 }
 
@@ -71,9 +72,9 @@ Team* Run::TeamOfRank(int32_t rank) {
 }
 
 void Run::MoveDeadlines(absl::Duration by) {
-  for (Instant* deadline :
-       {&prepare_deadline, &start_deadline, &reattach_deadline, &rendezvous_deadline,
-        &settle_deadline, &quiet_deadline, &hold_deadline, &publish_deadline, &standby_deadline}) {
+  for (Instant* deadline : {&prepare_deadline, &start_deadline, &reattach_deadline,
+                            &rendezvous_deadline, &settle_deadline, &fail_deadline, &quiet_deadline,
+                            &hold_deadline, &publish_deadline, &standby_deadline}) {
     *deadline += by;
   }
   for (Team& team : teams) team.missing_deadline += by;

@@ -91,6 +91,13 @@ struct Run {
   Instant settle_deadline = absl::InfiniteFuture();
   // Where the state of ranks stands that have left the epoch, should others be found to be lost.
   std::map<int32_t, RankQuiet> quiets;
+  // The job fails of a death, and why, once it is told how that process ended.
+  struct Failing {
+    FailureCause cause;
+    std::string why;
+  };
+  std::optional<Failing> failing;
+  Instant fail_deadline = absl::InfiniteFuture();
   Instant quiet_deadline = absl::InfiniteFuture();  // for the ranks of the epoch before (Recovery)
   Instant hold_deadline = absl::InfiniteFuture();   // for lost ranks that the job waits for
 

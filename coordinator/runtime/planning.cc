@@ -24,7 +24,6 @@
 #include "core/plan/memory_fit.h"
 #include "core/plan/plan.h"
 #include "core/plan/preparation.h"
-#include "core/plan/state_table.h"
 #include "core/schedule/admission.h"
 #include "core/schedule/device_kinds.h"
 #include "core/schedule/preview.h"
@@ -55,38 +54,6 @@ std::string SingleHomeOf(const plan::Plan& plan) {
                         ": its optimizer state has one home under this layout");
   }
   return "";
-}
-
-// DataLoss where some state of the plan has no home beside `gone`, weights that do not train
-// included: of these, replicas have the same.
-absl::Status CheckStateBeside(const plan::Plan& plan, const plan::RankList& gone) {
-  if (gone.empty()) return absl::OkStatus();
-  const auto is_gone = [&](Rank rank) {
-    return std::find(gone.begin(), gone.end(), rank) != gone.end() || plan.PlacesOf(rank).empty();
-  };
-  for (const plan::ModulePlan& module : plan.modules) {
-    bool left = module.TrainsWeights();  // or some replica has all that it had
-    std::map<int32_t, bool> whole;       // by replica
-    for (Rank rank{module.grid.offset()}; module.grid.Contains(rank); ++rank.value) {
-      bool& replica =
-          whole.emplace(module.grid.Coordinate(rank, plan::Axis::kData), true).first->second;
-      replica = replica && !is_gone(rank);
-    }
-    for (const auto& [dp, is_whole] : whole) left = left || is_whole;
-    for (int32_t flow = 0; left && flow < module.order.count(); ++flow) {
-      const plan::PartId part = module.PartAt(flow);
-      if (!module.TrainsOf(part.stage, part.chunk).weights) continue;
-      const plan::StateTable table = plan::StateTableOf(plan, part);
-      left = std::none_of(table.homes.begin(), table.homes.end(), [&](const auto& homes) {
-        return std::all_of(homes.begin(), homes.end(), is_gone);
-      });
-    }
-    if (left) continue;
-    return absl::DataLossError(absl::StrCat(
-        "what is lost has state of module ",
-        plan.spec.modules[static_cast<size_t>(module.index)].name, " that nobody else has"));
-  }
-  return absl::OkStatus();
 }
 
 PlanSummary SummaryOf(plan::Plan plan, std::vector<plan::LayoutChange> changes = {}) {
@@ -239,7 +206,7 @@ absl::Status CheckState(const job::JobSpec& spec, const ComputePlan& order) {
   if (order.standby) {
     for (const Rank rank : order.lost) RETURN_IF_ERROR(plan::MayBeLost(plan, rank));
   }
-  return CheckStateBeside(plan, order.stateless);
+  return plan::CheckStateBeside(plan, order.stateless);
 }
 
 // Of a job that has no layout yet.
@@ -327,6 +294,7 @@ absl::StatusOr<JobRequestPtr> RequestOf(ReadSubmit submit, NodesSource nodes, Da
                      .recovers = recovers,
                      .waits = Has(spec.recovery.ladder, job::Rung::kWait),
                      .restarts = Has(spec.recovery.ladder, job::Rung::kRestart),
+                     .begins_anew = spec.WritesCheckpointsOnTheWay(),
                      .rejoins = spec.recovery.rejoin == job::Rejoin::kAuto,
                      .borrows = Has(spec.recovery.ladder, job::Rung::kSpare),
                      .relieves = spec.recovery.slow_devices == job::SlowDevices::kFewerSamples,

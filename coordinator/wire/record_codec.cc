@@ -47,6 +47,7 @@ class Encoder {
     summary->set_relieves(request.relieves);
     summary->set_waits(request.waits);
     summary->set_restarts(request.restarts);
+    summary->set_begins_anew(request.begins_anew);
     summary->set_recoveries_max(request.budget.total);
     summary->set_recoveries_without_progress_max(request.budget.without_progress);
     ToProto(request.budget.window, summary->mutable_recovery_window());
@@ -184,6 +185,7 @@ JobSubmitted Decode(const v1::JobSubmitted& from) {
   request.waits = summary.waits();
   if (summary.has_recovery_hold()) request.hold = FromProto(summary.recovery_hold());
   request.restarts = summary.restarts();
+  request.begins_anew = summary.begins_anew();
   if (summary.has_recovery_window()) {
     request.budget = {.total = summary.recoveries_max(),
                       .without_progress = summary.recoveries_without_progress_max(),

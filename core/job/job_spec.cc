@@ -21,6 +21,10 @@ int32_t JobSpec::World() const {
   return world;
 }
 
+bool JobSpec::WritesCheckpointsOnTheWay() const {
+  return checkpoint.has_value() && checkpoint->every > 0 && checkpoint->every < steps;
+}
+
 bool JobSpec::HasOpenLayout() const {
   return std::any_of(modules.begin(), modules.end(),
                      [](const Module& module) { return module.parallel.automatic; });

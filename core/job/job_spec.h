@@ -198,6 +198,8 @@ struct JobSpec {
 
   // One past the highest rank that a module uses.
   int32_t World() const;
+  // Whether there are checkpoints before that of the last step.
+  bool WritesCheckpointsOnTheWay() const;
   // Whether the layout of any module is the planner's choice.
   bool HasOpenLayout() const;
   // Positions that one item takes in a sequence: the rows of every encoder that reads items like

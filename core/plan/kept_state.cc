@@ -6,6 +6,7 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
@@ -37,8 +38,9 @@ bool HasFrozenWeights(const Plan& plan, int32_t module, Rank rank, int32_t chunk
 
 class Keeping {
  public:
-  Keeping(const Plan& before, const Plan& after, bool mirrored)
-      : before_(before), after_(after), mirrored_(mirrored), go_(RanksThatGo(before, after)) {}
+  // `after`: nullptr, of ranks that are gone.
+  Keeping(const Plan& before, const Plan* after, bool mirrored, std::set<Rank> go)
+      : before_(before), after_(after), mirrored_(mirrored), go_(std::move(go)) {}
 
   absl::Status Check() const {
     for (const ModulePlan& module : before_.modules) {
@@ -96,9 +98,14 @@ class Keeping {
   }
 
   absl::Status Lost(const ModulePlan& module, const std::set<Rank>& alone) const {
+    if (after_ == nullptr) {
+      return absl::DataLossError(absl::StrCat("what is lost has state of module ",
+                                              before_.module_spec(module.index).name,
+                                              " that nobody else has"));
+    }
     const bool one = alone.size() == 1;
     const bool idles = std::all_of(alone.begin(), alone.end(),
-                                   [this](Rank rank) { return after_.PlacesOf(rank).empty(); });
+                                   [this](Rank rank) { return after_->PlacesOf(rank).empty(); });
     return absl::DataLossError(absl::StrCat(
         one ? "rank " : "ranks ",
         absl::StrJoin(alone, ", ",
@@ -108,7 +115,8 @@ class Keeping {
         idles ? ", and would have no work" : ", and would not go on with it"));
   }
 
-  const Plan &before_, &after_;
+  const Plan& before_;
+  const Plan* const after_;
   const bool mirrored_;
   const std::set<Rank> go_;
 };
@@ -116,7 +124,11 @@ class Keeping {
 }  // namespace
 
 absl::Status CheckStateIsKept(const Plan& before, const Plan& after, bool mirrored) {
-  return Keeping(before, after, mirrored).Check();
+  return Keeping(before, &after, mirrored, RanksThatGo(before, after)).Check();
+}
+
+absl::Status CheckStateBeside(const Plan& plan, const RankList& gone) {
+  return Keeping(plan, nullptr, /*mirrored=*/true, {gone.begin(), gone.end()}).Check();
 }
 
 }  // namespace phalanx::plan

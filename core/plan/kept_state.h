@@ -18,5 +18,8 @@ namespace phalanx::plan {
 // the tables of those stages take (state_table.h) in which some rank does not stay.
 // Errors: DataLoss, which names such ranks.
 absl::Status CheckStateIsKept(const Plan& before, const Plan& after, bool mirrored);
+// The same where the processes of `gone` are lost with what they had, and mirrors have all.
+// Errors: DataLoss.
+absl::Status CheckStateBeside(const Plan& plan, const RankList& gone);
 
 }  // namespace phalanx::plan

@@ -94,8 +94,7 @@ std::vector<Rank> KindsOfDevices(const plan::Plan& plan, const plan::MemoryLimit
 
 // Steps that are lost at most where no home is left; -1: all.
 int64_t StepsWithoutHomes(const plan::Plan& plan) {
-  const int64_t every = plan.spec.checkpoint.has_value() ? plan.spec.checkpoint->every : 0;
-  return every > 0 && every < plan.spec.steps ? every : -1;
+  return plan.spec.WritesCheckpointsOnTheWay() ? plan.spec.checkpoint->every : -1;
 }
 
 // Of what is left, while state moves there.

@@ -218,7 +218,7 @@ void AddHomes(std::vector<Row>& rows) {
                     "RankKilled",
                     {0, 1},
                     2}});
-  add({.fault = "a rank is killed, and the ladder is [spare]",
+  add({.fault = "a rank is killed, and the ladder is []",
        .job = LaidOut("ranks: 6, tp: 2", kNoRecovery),
        .act = Kills({3}),
        .expected = Fails("RankKilled", 3)});

@@ -21,6 +21,7 @@ struct RestartCase {
   bool from_copies;    // what died was the only home of some state
   const char* checkpoint = "";
   int64_t steps = 60;
+  bool publishes = false;  // a checkpoint, before the rank dies
 };
 
 class RestartTest : public testing::TestWithParam<RestartCase> {};
@@ -42,7 +43,7 @@ TEST_P(RestartTest, KilledRank_LeavesAModuleOfLowerDegrees_AndTheSameLosses) {
   options.checkpoint = GetParam().checkpoint;
   const int64_t job = cluster.Submit(Document(data, options)).id();
   cluster.AwaitStep(job, 8);
-  if (!options.checkpoint.empty()) {
+  if (GetParam().publishes) {
     cluster.Await(job, [&](const v1::JobStatus&) {
       return MessagesOf(cluster, job, "CheckpointPublished") != "";
     });
@@ -59,6 +60,10 @@ TEST_P(RestartTest, KilledRank_LeavesAModuleOfLowerDegrees_AndTheSameLosses) {
     EXPECT_THAT(MessagesOf(cluster, job, "WentBack"), HasSubstr("copies in memory"));
   } else if (*GetParam().checkpoint == '\0') {
     EXPECT_EQ(MessagesOf(cluster, job, "StateLost"), "");
+  }
+  if (*GetParam().checkpoint != '\0' && !GetParam().publishes) {
+    EXPECT_NE(MessagesOf(cluster, job, "StateLost"), "");
+    EXPECT_THAT(MessagesOf(cluster, job, "Recovered"), HasSubstr("steps 1 to "));
   }
   EXPECT_EQ(MessagesOf(cluster, job, "Returned"), "");
   ExpectSameCurves(MetricsOf(data, "hit"), MetricsOf(data, "whole"), GetParam().steps);
@@ -77,6 +82,10 @@ INSTANTIATE_TEST_SUITE_P(
                     RestartCase{"Checkpoint", "", "ranks: 2, pp: 2",
                                 "{state_copies: 1, ladder: [restart], rejoin: manual}",
                                 "language pp 2 -> 1", false, "{every: 3, directory: checkpoints}",
+                                400, true},
+                    RestartCase{"Beginning", "", "ranks: 2, pp: 2",
+                                "{state_copies: 1, ladder: [restart], rejoin: manual}",
+                                "language pp 2 -> 1", false, "{every: 399, directory: checkpoints}",
                                 400}),
     [](const auto& info) { return info.param.name; });
 

@@ -227,8 +227,8 @@ void CoordinatorHost::CheckReplay() {
         a.ends != b.ends || a.by_choice != b.by_choice || a.recoveries != b.recoveries ||
         a.failed_starts != b.failed_starts || a.start != b.start ||
         a.state_epoch != b.state_epoch || a.submitted != b.submitted || a.ended != b.ended ||
-        a.stored_step != b.stored_step || a.failure != b.failure || a.succeeded != b.succeeded ||
-        a.event_count != b.event_count) {
+        a.stored_step != b.stored_step || a.waits_since != b.waits_since ||
+        a.failure != b.failure || a.succeeded != b.succeeded || a.event_count != b.event_count) {
       ledger_.Violate(absl::StrCat(ToString(id), ": its replay differs"));
     }
   }

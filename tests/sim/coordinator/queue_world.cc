@@ -316,6 +316,7 @@ void QueueWorld::Submit() {
     request->waits = !Chance(3);
     request->restarts = !Chance(3);
     request->recovers = request->waits || request->restarts;
+    request->begins_anew = request->checkpoints;  // each writes them on its way
     request->hold = absl::Seconds(10 + static_cast<int64_t>(prng_.Below(150)));
     if (Chance(2)) mirrored_.insert(request->name);
   }

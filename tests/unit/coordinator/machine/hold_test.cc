@@ -24,6 +24,7 @@ class HoldTest : public RecoveringTest {
     JobRequest request = *AJobThatRecovers("two nodes", 2);
     request.waits = request.checkpoints = true;
     request.hold = absl::Seconds(30);
+    request.begins_anew = begins_anew_;
     request.budget.without_progress = without_progress_;
     request.document.text = text;
     const JobId job = h_.Submit(std::make_shared<const JobRequest>(std::move(request)));
@@ -81,6 +82,7 @@ class HoldTest : public RecoveringTest {
     h_.Prepare(b_);
   }
   SessionId b_;
+  bool begins_anew_ = false;
   int32_t without_progress_ = 3;
 };
 
@@ -178,6 +180,33 @@ TEST_F(HoldTest, WithoutACheckpointBefore_TheSavedOneIsTheFirst) {
   ASSERT_EQ(h_.Phase(job), JobPhase::kFailed);
   EXPECT_THAT(h_.State(job).failure->message,
               HasSubstr("there is no checkpoint to start again from: rank 0: no home"));
+}
+
+// One that restarts over and over would let it wait for ever.
+TEST_F(HoldTest, CoordinatorThatRestarts_DoesNotLetItWaitAnew) {
+  const JobId job = TrainAndLoseB("fits whole");
+  Pass(absl::Seconds(36));
+  ASSERT_THAT(Events(job, "Waiting"), SizeIs(1));
+  h_.Restart();
+  node_ = h_.Open("a", 1, 1, {{job, Epoch{1}}}, 9);
+  h_.Report(node_, job, 0, Quiet(5));
+  const size_t told = Events(job, "Waiting").size();
+  // Until b is missed, and as long once more: it has time to find the new coordinator.
+  Pass(2 * Harness::Options().heartbeat_timeout - absl::Seconds(2));
+  EXPECT_EQ(h_.Phase(job), JobPhase::kRunning);
+  Pass(absl::Seconds(4));
+  EXPECT_EQ(h_.Phase(job), JobPhase::kQueued);
+  EXPECT_THAT(Events(job, "Waiting"), SizeIs(told)) << "nothing new has happened";
+}
+
+TEST_F(HoldTest, BeforeTheFirstCheckpointOfSeveral_ItIsQueuedToBeginAnew) {
+  begins_anew_ = true;
+  const JobId job = TrainAndLoseB("fits whole", /*checkpoint=*/0);
+  EndTheHold();
+  ASSERT_EQ(h_.Phase(job), JobPhase::kQueued);
+  EXPECT_THAT(
+      h_.State(job).reason,
+      HasSubstr("to go on behind step 0; 5 steps since are done again: rank 0 needs 2 GiB"));
 }
 
 TEST_F(HoldTest, CancelMeanwhile_EndsTheJobWithTheCheckpoint) {

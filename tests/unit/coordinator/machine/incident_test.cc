@@ -61,6 +61,34 @@ class IncidentTest : public RecoveringTest {
   const Incident& Last(JobId job) { return *h_.incidents[job].back(); }
 };
 
+// The verdict is told once, and says how the process ended.
+TEST_F(IncidentTest, ExitThatIsToldWhenTheJobTrainsAgain_IsTheVerdict) {
+  const JobId job = TrainAlone();
+  Lose(job);
+  Resume(job);
+  Step(job, 6, 2);
+  EXPECT_EQ(Last(job).confidence, Incident::Confidence::kLikely);
+  EXPECT_THAT(Events(job, "Verdict"), IsEmpty());
+  h_.Report(node_, job, 1, RankExited{.exit_code = 1});
+  EXPECT_EQ(Last(job).cause.kind, FailureKind::kRankExited);
+  EXPECT_EQ(Last(job).confidence, Incident::Confidence::kCertain);
+  EXPECT_THAT(Events(job, "Verdict"), ElementsAre(HasSubstr("RankExited (certain)")));
+}
+
+TEST_F(IncidentTest, ExitThatIsToldBehindAnotherLoss_IsOfItsOwnIncident) {
+  const JobId job = TrainAlone();
+  Lose(job);
+  Resume(job);
+  Step(job, 6, 2);
+  h_.Report(node_, job, 2, RankDied{}, 2);
+  ASSERT_THAT(h_.State(job).incidents, SizeIs(2));
+  h_.Report(node_, job, 1, RankExited{.exit_code = 1});
+  EXPECT_EQ(h_.State(job).incidents[0]->cause.kind, FailureKind::kRankExited);
+  EXPECT_EQ(h_.State(job).incidents[1]->cause.kind, FailureKind::kRankKilled);
+  h_.Report(node_, job, 2, RankExited{.signal = 11}, 2);
+  EXPECT_EQ(h_.State(job).incidents[1]->cause.kind, FailureKind::kRankCrashed);
+}
+
 TEST_F(IncidentTest, KilledRank_IsRecordedFromTheFirstEvidenceUntilStateIsSafe) {
   const JobId job = TrainAlone();
   Lose(job);

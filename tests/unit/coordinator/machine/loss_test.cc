@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <functional>
 #include <limits>
 
 #include "tests/unit/coordinator/machine/recovering.h"
@@ -11,7 +12,9 @@ namespace {
 
 using job::FailureKind;
 using job::JobPhase;
+using ::testing::AllOf;
 using ::testing::ElementsAre;
+using ::testing::EndsWith;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::SizeIs;
@@ -333,6 +336,57 @@ TEST_F(LossTest, BudgetThatIsSpent_EndsTheJobWithItsNumbers) {
   ASSERT_EQ(h_.Phase(job), JobPhase::kFailed);
   EXPECT_THAT(h_.State(job).failure->message,
               HasSubstr("as often as recovery.budget.total allows: 1 times within 1h"));
+}
+
+// A death is known before how the process ended, and it is the end of the job.
+class LastLossTest : public LossTest {
+ protected:
+  // Rank 2 dies; ranks that are left have no other chance.
+  JobId LoseTheLast(const std::function<void(JobRequest&)>& alter) {
+    node_ = h_.Open("n", 3);
+    JobRequest request = *AJobThatRecovers("a", 3);
+    alter(request);
+    const JobId job = h_.Run(node_, std::make_shared<const JobRequest>(std::move(request)));
+    h_.Report(node_, job, 2, RankDied{});
+    // What its peers say of it is no cause beside that.
+    h_.Report(node_, job, 0, RankError{.kind = FailureKind::kPeerLost, .accused = 2});
+    h_.Report(node_, job, 1, RankError{.kind = FailureKind::kNonFinite, .message = "loss"});
+    h_.Advance(absl::Seconds(1));
+    EXPECT_EQ(h_.Phase(job), JobPhase::kRunning) << "how it ended is not told";
+    return job;
+  }
+  JobId LoseBeyondTheBudget() {
+    return LoseTheLast([](JobRequest& request) { request.budget.total = 0; });
+  }
+};
+
+TEST_F(LastLossTest, BudgetThatIsSpent_WaitsForHowTheProcessEnded) {
+  const JobId job = LoseBeyondTheBudget();
+  h_.Report(node_, job, 2, RankExited{.exit_code = 3, .log_tail = "its last line"});
+  ASSERT_EQ(h_.Phase(job), JobPhase::kFailed);
+  const FailureCause& cause = *h_.State(job).failure;
+  EXPECT_EQ(cause.kind, FailureKind::kRankExited);
+  EXPECT_EQ(cause.exit_code, 3);
+  EXPECT_THAT(cause.message, AllOf(HasSubstr("exited with code 3"), EndsWith("\nits last line")));
+  EXPECT_THAT(h_.State(job).reason, HasSubstr("recovery.budget.total allows: 0 times"));
+  EXPECT_THAT(Events(job, "Verdict"), ElementsAre(HasSubstr("RankExited (certain)")));
+}
+
+TEST_F(LastLossTest, LayoutThatIsNone_WaitsForHowTheProcessEnded) {
+  const JobId job =
+      LoseTheLast([](JobRequest& request) { request.document.text = "needs every rank"; });
+  h_.Report(node_, job, 2, RankExited{.signal = 6});
+  ASSERT_EQ(h_.Phase(job), JobPhase::kFailed);
+  EXPECT_EQ(h_.State(job).failure->kind, FailureKind::kRankCrashed);
+  EXPECT_THAT(h_.State(job).reason, HasSubstr("what is left cannot go on"));
+}
+
+TEST_F(LastLossTest, ExitThatNobodyTells_IsNotAwaitedForLong) {
+  const JobId job = LoseBeyondTheBudget();
+  h_.Advance(Harness::Options().exit_timeout);
+  ASSERT_EQ(h_.Phase(job), JobPhase::kFailed);
+  EXPECT_EQ(h_.State(job).failure->kind, FailureKind::kRankKilled);
+  EXPECT_EQ(h_.State(job).failure->rank, 2);
 }
 
 TEST_F(LossTest, RecoveriesWithoutAStepBetween_EndTheJob) {

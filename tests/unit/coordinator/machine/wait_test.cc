@@ -333,6 +333,22 @@ TEST_F(WaitTest, StateThatIsLost_ComesFromTheLastCheckpoint) {
   EXPECT_EQ(h_.State(job).failure->kind, FailureKind::kStateLost);
 }
 
+// That costs no more steps than the way back from one checkpoint to that before.
+TEST_F(WaitTest, StateThatIsLostBeforeTheFirstCheckpoint_IsMadeAnew) {
+  const JobId job =
+      TrainOn([](JobRequest& request) { request.checkpoints = request.begins_anew = true; });
+  Step(job, 6, 1);
+  h_.Report(node_, job, 1, kKilled);
+  h_.Report(node_, job, 0, Quiet(7));
+  h_.Report(node_, job, 0, RankError{.kind = FailureKind::kStateLost, .message = "no home"}, 2);
+  ASSERT_EQ(h_.State(job).epoch, Epoch{3});
+  const Assign assigned = h_.Commands<Assign>(node_).back().second;
+  EXPECT_FALSE(assigned.goes_on);
+  EXPECT_FALSE(assigned.checkpoint.has_value());
+  h_.Report(node_, job, 0, RankReady{}, 3);
+  EXPECT_THAT(Events(job, "Recovered"), ElementsAre(HasSubstr("steps 1 to 6 redone")));
+}
+
 // Nobody is left in whose stead they could stay out.
 TEST_F(WaitTest, CheckpointThatIsGoneWhenAllHaveComeBack_IsTheEnd) {
   const JobId job = TrainOn([](JobRequest& request) {

@@ -42,6 +42,7 @@ JobRequestPtr FullRequest() {
                  .time_limit = absl::Milliseconds(90'500),
                  .checkpoints = true,
                  .recovers = true,
+                 .begins_anew = true,
                  .relieves = true,
                  .standby = true,
                  .priority = 2,

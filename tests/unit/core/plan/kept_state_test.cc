@@ -109,5 +109,38 @@ TEST(CheckStateIsKeptTest, WeightsThatDoNotTrain_NeedAReplicaThatStays) {
   EXPECT_THAT(CheckStateIsKept(one, other, true).message(), HasSubstr("state of module vision"));
 }
 
+// Who is lost has what it had of the layout that trains, which may be narrower than that of the
+// job.
+TEST(CheckStateBesideTest, WidthThatWasLostBefore_IsMissedNoMore) {
+  AJob job;
+  job.Module("vision", ClipVision(), {.tp = 2})
+      .Module("language", Llama(), {.dp = 2})
+      .Edge("vision", "language")
+      .Batch(4, 2);
+  job.spec().modules[0].frozen = true;
+  const Plan healthy = MustPlan(job, 4);
+  const RankList vision = healthy.replicas(0).Ranks(0, 0, 0),
+                 language = healthy.replicas(1).Ranks(0, 0, 0);
+  const Plan narrow = AfterLoss(healthy, {vision[1]});
+  ASSERT_EQ(narrow.PlacesOf(vision[0]).front().width, 1);
+  EXPECT_TRUE(CheckStateBeside(narrow, language).ok());
+  EXPECT_TRUE(CheckStateBeside(narrow, {vision[1]}).ok());
+  EXPECT_THAT(CheckStateBeside(narrow, {vision[0]}).message(), HasSubstr("state of module vision"));
+}
+
+// Its last stage trains the projector, which has a home elsewhere; the first one has none.
+TEST(CheckStateBesideTest, StageThatDoesNotTrain_IsMissedToo) {
+  AJob job;
+  job.Module("vision", ClipVision(), {.pp = 2})
+      .Module("language", Llama(), {.dp = 2})
+      .Edge("vision", "language")
+      .Batch(4, 2);
+  job.spec().modules[0].frozen = true;
+  const Plan plan = MustPlan(job, 4);
+  const Rank first = plan.replicas(0).At(0, 0, 0, 0);
+  EXPECT_TRUE(absl::IsDataLoss(CheckStateBeside(plan, {first})));
+  EXPECT_TRUE(CheckStateBeside(plan, plan.replicas(1).Ranks(0, 0, 0)).ok());
+}
+
 }  // namespace
 }  // namespace phalanx::plan
