@@ -20,8 +20,9 @@ constexpr absl::string_view kVerbs[] = {
 
 // What only a rule says.
 constexpr absl::string_view kRules[] = {
-    "did you mean ", " must be ",          " must begin with ", " must have ",
-    " needs --",     " does not go with ", "; its ranks are ",  "; its last one is "};
+    "did you mean ",    " must be ",          " must begin with ",
+    " must have ",      " needs --",          " does not go with ",
+    "; its ranks are ", "; its last one is ", ": it has no phase "};
 
 struct Advice {
   absl::StatusCode code;

@@ -81,8 +81,11 @@ void Progress::ShowEvents(const v1::WatchJobResponse& response) {
     // Phases have lines of their own.
     if (job::ParseJobPhase(event.type()).has_value()) continue;
     Finish();
-    io_.talk << TerminalText(event.type()) << (event.message().empty() ? "" : ": ")
-             << TerminalText(event.message()) << "\n";
+    // A process's log follows in some, which `events` and the end of the job show.
+    const absl::string_view message = event.message();
+    const std::string first(message.substr(0, message.find('\n')));
+    io_.talk << TerminalText(event.type()) << (first.empty() ? "" : ": ") << TerminalText(first)
+             << "\n";
   }
 }
 

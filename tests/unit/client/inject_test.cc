@@ -91,5 +91,20 @@ TEST(InjectTest, NotAllowed_HasItsCode) {
             "may; phalanx config show tells which one is shown now\n");
 }
 
+// The name was right.
+TEST(InjectTest, PhaseThatTheJobHasNot_IsNoWrongName) {
+  FakeServer server;
+  server.inject = [](const v1::InjectFaultRequest&, v1::InjectFaultResponse*) {
+    return grpc::Status(grpc::StatusCode::NOT_FOUND,
+                        "job-7 writes no checkpoints: it has no phase checkpoint");
+  };
+  Connection connection = server.Connect();
+  Captured captured;
+  const InjectOptions options{.job = "7",
+                              .fault = {.rank = "1", .fault = "kill", .phase = "checkpoint"}};
+  EXPECT_NE(Inject(connection, options, captured.io), kSuccess);
+  EXPECT_THAT(captured.talk.str(), testing::Not(HasSubstr("see that the name is right")));
+}
+
 }  // namespace
 }  // namespace phalanx::client

@@ -107,6 +107,26 @@ TEST(WatchTest, StreamThatAServerCancels_IsOpenedAgain) {
   EXPECT_EQ(calls, 2);
 }
 
+// What happened is a line; the log of a process that is gone is for `events`.
+TEST(WatchTest, EventWithALog_IsItsFirstLine) {
+  FakeServer server;
+  server.watch = [](grpc::ServerContext*, WatchWriter* writer) {
+    v1::WatchJobResponse response = Update(v1::JOB_PHASE_SUCCEEDED, 300);
+    v1::JobEvent* event = response.add_events();
+    event->set_number(1);
+    event->set_type("RankFailed");
+    event->set_message("rank 3 on node b exited with code 1\nstandby/9/1: OK\nits last words");
+    writer->Write(response);
+    return grpc::Status::OK;
+  };
+  Connection connection = server.Connect();
+  Captured captured;
+  Stopper stopper;
+  EXPECT_EQ(Watch(connection, "demo", stopper, captured.io), 0);
+  EXPECT_THAT(captured.talk.str(), HasSubstr("RankFailed: rank 3 on node b exited with code 1\n"));
+  EXPECT_THAT(captured.talk.str(), testing::Not(HasSubstr("its last words")));
+}
+
 TEST(WatchTest, EventsThatWereLeftOut_AreCounted) {
   FakeServer server;
   server.watch = [&](grpc::ServerContext*, WatchWriter* writer) {
