@@ -103,7 +103,7 @@ void EpochRun::WarmForLosses() {
   if (plan_.world > plan::kPreparedDevicesMax || plan_.PlacesOf(self).empty()) return;
   const absl::Status tried =
       model::CallTorch("trying attention", [this] { return TryAttention(); });
-  if (!tried.ok()) return Log(absl::StrCat("has not tried attention: ", tried.message()));
+  if (!tried.ok()) Log(absl::StrCat("has not tried attention: ", tried.message()));
   // What tensors may have of a device, as if the others were like this one.
   const int64_t memory = device::MemoryFree() + device::CountAllocations().taken_bytes;
   const std::vector<int64_t> devices(static_cast<size_t>(plan_.world), memory);
@@ -118,7 +118,13 @@ void EpochRun::WarmForLosses() {
     }
   }
   // Not all that the process needs of the device is LibTorch's.
-  if (device::MemoryFree() < plan::kPreparedRoom) device::GiveCachedMemoryBack();
+  if (device::MemoryFree() < plan::kPreparedRoom) {
+    const absl::Status given = model::CallTorch("giving memory back", [] {
+      device::GiveCachedMemoryBack();
+      return absl::OkStatus();
+    });
+    if (!given.ok()) Log(std::string(given.message()));
+  }
   LogPhase("is warm for the loss of others");
 }
 

@@ -136,7 +136,7 @@ schedule::CommunicatorsBytes MoreOf(const schedule::CommunicatorsBytes& a,
 }
 
 // Power of the device while it runs the call without a pause, which takes so many seconds of `rank`
-// 0; both ranks call it equally often.
+// 0; both ranks call it equally often. 0: the board's counter did not tell.
 absl::StatusOr<double> WattsOf(int32_t rank, double seconds, Meeting& meeting,
                                const std::function<absl::Status()>& call) {
   constexpr char kCalls[] = "calls of which power is measured";
@@ -148,15 +148,16 @@ absl::StatusOr<double> WattsOf(int32_t rank, double seconds, Meeting& meeting,
   ASSIGN_OR_RETURN(const std::unique_ptr<Board> board, Board::Open(rank));
   for (int i = 0; i < kLargeCalls; ++i) RETURN_IF_ERROR(call());  // the board follows its power
   PowerBetweenMoves power(*board);
+  const int64_t between = std::clamp<int64_t>(left / 25, 1, kLargeCalls);  // two looks
   for (; left > 0; --left) {
     RETURN_IF_ERROR(call());
-    if (left % kLargeCalls != 0) continue;
+    if (left % between != 0) continue;
     RETURN_IF_ERROR(device::AwaitDevice(kTimeout));
     power.Look();
   }
   RETURN_IF_ERROR(device::AwaitDevice(kTimeout));
   power.Look();
-  return power.watts();
+  return power.is_known() ? power.watts() : 0;
 }
 
 absl::StatusOr<Links> MeasureRank(int32_t rank, double idle_watts, Meeting& meeting,
