@@ -120,6 +120,7 @@ void Coordinator::RecoverRun(Job& job) {
   if (!was_assigned) return Prepare(job, run.teams.front());
   run.stage = running ? Run::Stage::kAssigned : Run::Stage::kReattaching;
   NoteDecided(job, state.decided);
+  job.held_since = state.waits_since;
   ResumeIncident(job);
   ResumeRecovery(job);
   ResumeSaving(job);

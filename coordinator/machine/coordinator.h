@@ -278,8 +278,7 @@ class Coordinator {
   void NoteVerdict(Job& job, const FailureCause& cause);
   void NoteReturn(Job& job);
   // How a rank ended that was left out before that was known.
-  void NoteExit(Job& job, int32_t rank, const RankExited& exited, job::FailureKind kind,
-                const std::string& message);
+  void NoteExit(Job& job, Epoch epoch, const FailureCause& ended);
   void NotePlanned(Job& job, const PlanSummary& plan);
   void NoteBegan(Job& job, int64_t step);
   void NoteReady(Job& job, int32_t rank, const RankReady& report);
@@ -299,6 +298,8 @@ class Coordinator {
   // The event of the incident's verdict, unless it was told.
   void TellVerdict(Job& job);
   void SayVerdict(Job& job);
+  void EndIncident(Job& job);
+  void DropExits(Job& job, const Team& team);
   // After a restart of the coordinator.
   void ResumeIncident(Job& job);
   // coordinator_return.cc
@@ -363,6 +364,7 @@ class Coordinator {
   void GoBack(Job& job, FailureCause cause);
   void GoBackWithout(Job& job, FailureCause cause, std::set<int32_t> lost);
   void OrderGoBack(Job& job);
+  bool PassOver(Job& job, const FailureCause& cause);
   void OnGoBackPlanned(Job& job, const absl::StatusOr<PlanSummary>& plan);
   // coordinator_copies.cc
   void AssignFromCopies(Job& job, const PlanSummary& plan, std::string standby = "");

@@ -180,20 +180,24 @@ void Coordinator::TellExit(Job& job, const RankReported& event) {
     job.exits_awaited.insert(process);
   const auto* exited = std::get_if<RankExited>(&event.report);
   if (exited == nullptr || job.exits_awaited.erase(process) == 0 || job.state.IsTerminal()) return;
-  std::string message =
-      absl::StrCat("rank ", event.rank, " on node ", job.run->TeamOfRank(event.rank)->node, " ",
-                   HowItEnded(*exited));
-  const std::string with_log =
-      exited->log_tail.empty() ? message : absl::StrCat(message, "\n", exited->log_tail);
-  const auto take = [&](FailureCause& cause, const std::string& text) {
-    cause.kind = KindOf(*exited);
-    cause.exit_code = exited->exit_code;
-    cause.signal = exited->signal;
+  FailureCause ended = CauseOf(now_, job, event.rank, KindOf(*exited), "");
+  ended.exit_code = exited->exit_code;
+  ended.signal = exited->signal;
+  ended.message =
+      absl::StrCat("rank ", event.rank, " on node ", ended.node, " ", HowItEnded(*exited));
+  const std::string with_log = exited->log_tail.empty()
+                                   ? ended.message
+                                   : absl::StrCat(ended.message, "\n", exited->log_tail);
+  const auto take = [&ended](FailureCause& cause, const std::string& text) {
+    cause.kind = ended.kind;
+    cause.exit_code = ended.exit_code;
+    cause.signal = ended.signal;
     cause.message = text;
   };
   if (job.run->failing.has_value() && job.run->failing->cause.rank == event.rank) {
     Run::Failing failing = *std::exchange(job.run->failing, std::nullopt);
     take(failing.cause, with_log);
+    NoteExit(job, event.epoch, ended);
     return FailAsTold(job, std::move(failing.cause), failing.why);
   }
   const plan::RankList& lost = job.state.layout->lost;
@@ -202,8 +206,8 @@ void Coordinator::TellExit(Job& job, const RankReported& event) {
                         (job.recovery.has_value() && job.recovery->lost.contains(event.rank));
   if (!left_out) return;  // its exit is the evidence
   if (job.recovery.has_value() && job.recovery->cause.rank == event.rank)
-    take(job.recovery->cause, message);
-  NoteExit(job, event.rank, *exited, KindOf(*exited), message);
+    take(job.recovery->cause, ended.message);
+  NoteExit(job, event.epoch, ended);
   Commit(job, EventRecorded{"RankExited", with_log, event.epoch});
 }
 
@@ -238,6 +242,7 @@ void Coordinator::OnReport(Job& job, int32_t rank, const RankExited& report) {
 void Coordinator::OnFailure(Job& job, FailureCause cause) {
   if (job.state.IsTerminal()) return;
   if (job.run.has_value() && job.run->failing.has_value()) return;
+  if (IsOfCheckpoint(cause.kind) && PassOver(job, cause)) return;
   static const Run kNoRun;
   const Loss loss{cause.kind, cause.node};
   const bool starts = job.state.phase == job::JobPhase::kStarting && job.run.has_value();
@@ -266,6 +271,10 @@ void Coordinator::OnFailure(Job& job, FailureCause cause) {
                    cause.node.empty() ? "" : absl::StrCat(" node=", cause.node),
                    " course=", kCourseNames[static_cast<size_t>(remedy.course)], " reason=\"",
                    remedy.reason, "\""));
+  // Copies that may come back with what is lost save more steps than the beginning does.
+  const bool begins_anew = remedy.course == Course::kGoBack && !MayTakeCopies(nodes_, job) &&
+                           !LastCheckpoint(job).has_value() && job.last_step.has_value();
+  if (begins_anew && MayWaitForState(job)) return WaitForState(job, std::move(cause));
   switch (remedy.course) {
     case Course::kWait:
       if (!job.run.has_value()) {
@@ -304,13 +313,15 @@ void Coordinator::OnFailure(Job& job, FailureCause cause) {
 void Coordinator::FailOnceTold(Job& job, FailureCause cause, std::string why) {
   if (!IsUntold(job, cause)) return FailAsTold(job, std::move(cause), why);
   job.run->EndJudging();
+  job.returning.clear();
+  DropPlanning(job);
+  DropStandbyPlan(job);
   job.run->failing.emplace(Run::Failing{std::move(cause), std::move(why)});
   SetDeadline(job, job.run->fail_deadline, options_.exit_timeout);
 }
 
 void Coordinator::FailAsTold(Job& job, FailureCause cause, absl::string_view why) {
-  const size_t end = std::min(cause.message.find('\n'), cause.message.size());  // a log follows
-  cause.message.insert(end, absl::StrCat(cause.message.empty() ? "" : "; ", why));
+  AddReason(why, cause.message);
   Fail(job, std::move(cause));
 }
 

@@ -118,12 +118,12 @@ void Coordinator::NotePause(Job& job) {
   if (job.incident.has_value()) BeginPhase(*job.incident, Phase::kSurvivorsQuiet, now_);
 }
 
-void Coordinator::NoteExit(Job& job, int32_t rank, const RankExited& exited, job::FailureKind kind,
-                           const std::string& message) {
+void Coordinator::NoteExit(Job& job, Epoch epoch, const FailureCause& ended) {
   // The newest that began with that death; another one may have begun meanwhile.
-  const auto is_of_it = [rank](const Incident& incident) {
-    return incident.kind == Incident::Kind::kLoss && incident.cause.rank == rank &&
-           IsDeathAlone(incident.cause);
+  const auto is_of_it = [&](const Incident& incident) {
+    return incident.kind == Incident::Kind::kLoss && incident.cause.rank == ended.rank &&
+           IsDeathAlone(incident.cause) && incident.from <= epoch &&
+           epoch <= std::max(incident.from, incident.to);
   };
   const std::vector<IncidentPtr>& known = job.state.incidents;
   const auto found = std::find_if(known.rbegin(), known.rend(),
@@ -132,19 +132,19 @@ void Coordinator::NoteExit(Job& job, int32_t rank, const RankExited& exited, job
   if (!open && found == known.rend()) {
     // It is evidence beside the first cause.
     if (job.incident.has_value() &&
-        std::binary_search(job.incident->lost.begin(), job.incident->lost.end(), rank)) {
-      AddEvidence(*job.incident, message);
+        std::binary_search(job.incident->lost.begin(), job.incident->lost.end(), ended.rank)) {
+      AddEvidence(*job.incident, ended.message);
       StoreIncident(job);
     }
     return;
   }
   Incident incident = open ? *job.incident : **found;
-  incident.cause.kind = kind;
-  incident.cause.signal = exited.signal;
-  incident.cause.exit_code = exited.exit_code;
-  incident.cause.message = message;
+  incident.cause.kind = ended.kind;
+  incident.cause.signal = ended.signal;
+  incident.cause.exit_code = ended.exit_code;
+  incident.cause.message = ended.message;
   incident.confidence = ConfidenceOf(incident.cause, /*accused=*/false);
-  AddEvidence(incident, message);
+  AddEvidence(incident, ended.message);
   if (incident.Has(Phase::kFirstStep)) job.incidents_unwritten.insert(incident.number);
   const bool newest = open || (*found)->number == known.back()->number;
   std::optional<Incident> other = std::exchange(job.incident, std::move(incident));
@@ -261,7 +261,7 @@ void Coordinator::NoteFirstStep(Job& job, int32_t rank) {
     job.incidents_unwritten.insert(job.incident->number);
     NoteSafe(job, -1);
     StoreIncident(job);
-    if (job.incident->IsClosed()) job.incident.reset();
+    if (job.incident->IsClosed()) EndIncident(job);
   }
   TellIncidents(job);
 }
@@ -277,7 +277,7 @@ void Coordinator::OnReport(Job& job, int32_t rank, const RankSafe& report) {
   if (was_closed || !job.incident->IsClosed()) return;
   job.incidents_unwritten.insert(job.incident->number);
   StoreIncident(job);
-  job.incident.reset();
+  EndIncident(job);
   TellIncidents(job);
 }
 
@@ -297,8 +297,19 @@ void Coordinator::CloseIncident(Job& job, const std::string& why) {
   StoreIncident(job);
   if (!job.incident->Has(Phase::kResumed) && !job.incident->Has(Phase::kFirstStep))
     TellVerdict(job);
+  EndIncident(job);
+}
+
+void Coordinator::EndIncident(Job& job) {
   if (job.verdict_waits) SayVerdict(job);  // as far as it is known
   job.incident.reset();
+}
+
+// Nobody tells any more how processes of the team's ranks ended that have died.
+void Coordinator::DropExits(Job& job, const Team& team) {
+  std::erase_if(job.exits_awaited,
+                [&team](const auto& process) { return team.Has(process.second); });
+  if (job.verdict_waits && job.incident.has_value()) TellVerdict(job);
 }
 
 void Coordinator::StoreIncident(Job& job) {
@@ -329,7 +340,10 @@ void Coordinator::ResumeIncident(Job& job) {
   const std::vector<IncidentPtr>& known = job.state.incidents;
   if (job.state.phase != job::JobPhase::kRunning || known.empty()) return;
   const bool is_over = known.back()->number <= job.state.incidents_over;
-  if (!is_over && !known.back()->IsClosed()) job.incident = *known.back();
+  if (is_over || known.back()->IsClosed()) return;
+  job.incident = *known.back();
+  job.verdict_waits = job.incident->kind == Incident::Kind::kLoss &&
+                      IsDeathAlone(job.incident->cause) && job.incident->Has(Phase::kResumed);
 }
 
 }  // namespace phalanx::coordinator

@@ -413,6 +413,7 @@ void Coordinator::LoseRanks(Node& node, const std::string& message, bool process
     Team* team = job.run.has_value() ? job.run->TeamOf(node.name) : nullptr;
     if (team == nullptr || team->released) continue;
     if (!job.state.IsTerminal()) {
+      DropExits(job, *team);
       if (processes_gone) EndSilence(job, node.name);
       if (team->assigned && job.run->Succeeded(*team)) {
         // Without work it was left out before; its devices stay the job's, which has the first

@@ -112,7 +112,7 @@ void Coordinator::BeginSlowness(Job& job) {
 }
 
 void Coordinator::ConsiderPace(Job& job) {
-  if (!MayPace(job)) return;
+  if (!MayPace(job) || job.run->failing.has_value()) return;
   if (now_ - job.pacing.failed < options_.pace_window) return;
   plan::SlowPlaces places = SlowPlacesOf(job, now_, options_.pace_delay);
   if (places == job.state.layout->slow || IsRefused(job, places)) return;

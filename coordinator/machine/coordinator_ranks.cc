@@ -155,6 +155,7 @@ void Coordinator::OnReport(Job& job, int32_t rank, const StepReport& report) {
     return;
   }
   job.run->output_waiting.clear();
+  job.held_since.reset();
   MarkRunning(job);
   job.last_step = report;
   NoteStep(job, report);

@@ -85,7 +85,7 @@ void Coordinator::FailOfBudget(Job& job, FailureCause cause) {
 }
 
 void Coordinator::FailApart(Job& job, FailureCause cause) {
-  absl::StrAppend(&cause.message, "; ", kTriesMax, " times in a row");
+  AddReason(absl::StrCat(kTriesMax, " times in a row"), cause.message);
   Fail(job, std::move(cause));
 }
 
@@ -284,16 +284,16 @@ void Coordinator::OnReport(Job& job, int32_t rank, const RankQuiet& report) {
 void Coordinator::CheckQuiet(Job& job) {
   Recovery& recovery = *job.recovery;
   if (recovery.stage != Recovery::Stage::kLeaving || !recovery.awaited.empty()) return;
+  if (job.run->failing.has_value()) return;
   const bool nobody_knows =
       std::none_of(recovery.quiets.begin(), recovery.quiets.end(),
                    [](const auto& quiet) { return quiet.second.known.decision.has_value(); });
   for (auto& [rank, quiet] : recovery.quiets) ForgetBefore(recovery.from, quiet);
   const absl::StatusOr<EpochStart> start = Settle(recovery.quiets, job.decided);
   if (!start.ok()) {
-    FailureCause cause = recovery.cause;
-    absl::StrAppend(&cause.message,
-                    "; where training stands is not known: ", start.status().message());
-    return Fail(job, std::move(cause));
+    return FailOnceTold(
+        job, recovery.cause,
+        absl::StrCat("where training stands is not known: ", start.status().message()));
   }
   // Nobody is left who knows of a step, and there were some: nor is there any state of them.
   const bool forgotten = !start->decision.has_value() && job.last_step.has_value() &&
@@ -309,10 +309,10 @@ void Coordinator::CheckQuiet(Job& job) {
   const int32_t stalls_max = job.state.request->budget.without_progress;
   const bool stalls = !Progresses(job.state, *start) && job.state.without_progress >= stalls_max;
   if (stalls && !job.state.ends && !recovery.by_choice) {
-    FailureCause cause = recovery.cause;
-    absl::StrAppend(&cause.message, "; no step was decided since the recovery before, ", stalls_max,
-                    " times in a row, which is all that recovery.budget.without_progress allows");
-    return Fail(job, std::move(cause));
+    return FailOnceTold(
+        job, recovery.cause,
+        absl::StrCat("no step was decided since the recovery before, ", stalls_max,
+                     " times in a row, which is all that recovery.budget.without_progress allows"));
   }
   recovery.stage = Recovery::Stage::kEntering;
   recovery.entered = true;

@@ -52,6 +52,7 @@ void Coordinator::PlanWithout(Job& job, const NodeName& unfit) {
 }
 
 void Coordinator::ConsiderReturn(Job& job) {
+  if (job.run->failing.has_value()) return;
   const bool waits = job.recovery.has_value() && job.recovery->stage == Recovery::Stage::kWaiting &&
                      !job.planning.has_value();
   if (!waits && !MayReturn(job)) return;

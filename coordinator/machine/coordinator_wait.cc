@@ -28,9 +28,9 @@ void Coordinator::WaitForLost(Job& job, const absl::Status& why) {
   recovery.stage = Recovery::Stage::kWaiting;
   if (job.run->hold_deadline < absl::InfiniteFuture()) {
     // It waits already.
-  } else if (job.state.waits_since.has_value()) {
-    // Since before this coordinator, to which nodes have still to come.
-    const Instant over = *job.state.waits_since + job.state.request->hold;
+  } else if (job.held_since.has_value()) {
+    // Nodes have still to come to this coordinator.
+    const Instant over = *std::exchange(job.held_since, std::nullopt) + job.state.request->hold;
     SetDeadline(job, job.run->hold_deadline, std::max(options_.heartbeat_timeout, over - now_));
   } else {
     SetDeadline(job, job.run->hold_deadline, job.state.request->hold);
@@ -149,9 +149,10 @@ void Coordinator::EndHold(Job& job, const std::string& how) {
   FailureCause cause;
   if (job.incident.has_value()) cause = job.incident->cause;
   if (job.recovery.has_value()) cause = job.recovery->cause;
-  absl::StrAppend(&cause.message, "; what is left cannot go on, not enough came back within ", hold,
-                  ", and there is no checkpoint to start again from",
-                  how.empty() ? "" : absl::StrCat(": ", how));
+  AddReason(absl::StrCat("what is left cannot go on, not enough came back within ", hold,
+                         ", and there is no checkpoint to start again from",
+                         how.empty() ? "" : absl::StrCat(": ", how)),
+            cause.message);
   Fail(job, std::move(cause));
 }
 
@@ -161,16 +162,18 @@ void Coordinator::QueueAfterLoss(Job& job, FailureCause cause) {
   // What takes long to fail never spends that.
   const int32_t starts_max = job.state.request->budget.without_progress;
   if (job.state.failed_starts >= starts_max) {
-    absl::StrAppend(&cause.message, "; ", starts_max,
-                    " starts before it failed, too, which is all that "
-                    "recovery.budget.without_progress allows");
+    AddReason(absl::StrCat(starts_max,
+                           " starts before it failed, too, which is all that "
+                           "recovery.budget.without_progress allows"),
+              cause.message);
     return Fail(job, std::move(cause));
   }
   const int64_t left = CapacityFor(nodes_, *job.state.request);
   if (!job.state.trained && !job.state.request->waits && left < job.state.request->devices) {
-    absl::StrAppend(&cause.message, "; it needs ", job.state.request->devices,
-                    " devices, nodes that match have ", left,
-                    ", and without `wait` in its recovery.ladder it waits for no others");
+    AddReason(
+        absl::StrCat("it needs ", job.state.request->devices, " devices, nodes that match have ",
+                     left, ", and without `wait` in its recovery.ladder it waits for no others"),
+        cause.message);
     return Fail(job, std::move(cause));
   }
   Commit(job, EventRecorded{cause.rank < 0 ? std::string(job::ToString(cause.kind)) : "RankFailed",
@@ -305,6 +308,31 @@ void Coordinator::OrderGoBack(Job& job) {
                   .layout = job.state.layout,
                   .lost = LostOfLayout(job),
                   .returned = SparesThatAreBack(nodes_, job)});
+}
+
+// The checkpoint that training goes back to is gone or damaged: the one before it may be sound.
+// False: there is none, or nobody goes back.
+bool Coordinator::PassOver(Job& job, const FailureCause& cause) {
+  const std::optional<CheckpointSource>& from = job.state.checkpoint;
+  const std::optional<PublishedCheckpoint>& last = job.state.last_checkpoint;
+  if (!MayGoBack(job) || !job.recovery.has_value() || !job.recovery->goes_back) return false;
+  if (job.recovery->from_copies || !from.has_value() || !last.has_value()) return false;
+  const bool passed = last->path != from->path;  // or a newer one was published meanwhile
+  if (job.recovery->stage != Recovery::Stage::kEntering) return passed;  // said by others, too
+  if (!passed && job.state.earlier_checkpoints.empty()) return false;
+  if (BudgetIsSpent(job, now_)) {
+    FailOfBudget(job, cause);
+    return true;
+  }
+  if (!passed) {
+    const std::string what = cause.message.substr(0, cause.message.find('\n'));
+    Commit(job, EventRecorded{kCheckpointGivenUp,
+                              absl::StrCat(what, "; training goes back to the one before, of step ",
+                                           job.state.earlier_checkpoints.back().step),
+                              job.state.epoch});
+  }
+  OrderGoBack(job);
+  return true;
 }
 
 void Coordinator::OnGoBackPlanned(Job& job, const absl::StatusOr<PlanSummary>& plan) {

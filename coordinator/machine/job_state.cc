@@ -147,6 +147,10 @@ class Applier {
     if (body.type == kCorruptSample && state_.corrupt_samples.insert(body.message).second) {
       state_.corrupt_bytes += static_cast<int64_t>(body.message.size());
     }
+    if (body.type == kCheckpointGivenUp && !state_.earlier_checkpoints.empty()) {
+      state_.last_checkpoint = std::move(state_.earlier_checkpoints.back());
+      state_.earlier_checkpoints.pop_back();
+    }
     if (body.type == kWaiting && !state_.waits_since.has_value()) state_.waits_since = time_;
     if (body.type == kEndGivenUp && state_.ending.has_value()) {
       state_.ending.reset();
@@ -235,6 +239,7 @@ class Applier {
     }
     const bool newest = !state_.last_checkpoint.has_value() ||
                         state_.last_checkpoint->step < body.step || body.epoch == state_.epoch;
+    if (newest) KeepLastCheckpoint();
     if (newest)
       state_.last_checkpoint = {body.step, body.path, time_, written.bytes, written.seconds};
     Add("CheckpointPublished", absl::StrFormat("step %d: %s, %s in %.1f s", body.step, body.path,
@@ -250,6 +255,13 @@ class Applier {
                        .type = std::move(type),
                        .message = std::move(message),
                        .epoch = state_.epoch});
+  }
+
+  // Another one is published. Those behind it are of steps that are done again.
+  void KeepLastCheckpoint() {
+    std::vector<PublishedCheckpoint>& earlier = state_.earlier_checkpoints;
+    if (state_.last_checkpoint.has_value()) earlier.push_back(*state_.last_checkpoint);
+    if (earlier.size() > kEarlierCheckpointsMax) earlier.erase(earlier.begin());
   }
 
   void NoteDecided(const std::optional<EpochStart>& decided) {

@@ -20,6 +20,10 @@ inline constexpr char kCheckpointSkipped[] = "CheckpointSkipped";
 // Of one that was to leave its devices: it is not any more.
 inline constexpr char kEndGivenUp[] = "EndGivenUp";
 inline constexpr char kWaiting[] = "Waiting";
+// The last checkpoint cannot be gone back to: the one before it is the last.
+inline constexpr char kCheckpointGivenUp[] = "CheckpointGivenUp";
+// Checkpoints before the last one that are remembered for that.
+inline constexpr size_t kEarlierCheckpointsMax = 8;
 inline constexpr char kOutputWaiting[] = "OutputWaiting";
 
 // Not thread-safe.
@@ -62,7 +66,7 @@ struct JobState {
   // queue is not counted. nullopt: it has not started since it was queued.
   std::optional<Instant> counts_since;
   absl::Duration used = absl::ZeroDuration();
-  // Since when it has waited for what it lost, in this epoch; nullopt: it does not.
+  // Since when it has waited for what it lost, in this epoch, where it did not train on since.
   std::optional<Instant> waits_since;
   std::optional<StepReport> stored_step;
   std::optional<EpochStart> decided;  // with it, or where the epoch began
@@ -90,6 +94,7 @@ struct JobState {
   // Of an epoch before, which ended first: its rank may have published it all the same.
   std::optional<CheckpointWritten> publishing_before;
   std::optional<PublishedCheckpoint> last_checkpoint;
+  std::vector<PublishedCheckpoint> earlier_checkpoints;  // oldest first; some may be deleted
   std::optional<CheckpointEnded> unpublished;  // of this epoch: the last that could not be
   int64_t event_count = 0;
   std::vector<IncidentPtr> incidents;  // the last kIncidentsMax, by number

@@ -132,6 +132,11 @@ bool BudgetIsSpent(const LiveJob& job, Instant now) {
   return recent >= budget.total;
 }
 
+void AddReason(absl::string_view reason, std::string& message) {
+  const size_t end = std::min(message.find('\n'), message.size());
+  message.insert(end, absl::StrCat(end == 0 ? "" : "; ", reason));
+}
+
 bool IsUntold(const LiveJob& job, const FailureCause& cause) {
   return IsDeathAlone(cause) &&
          std::any_of(job.exits_awaited.begin(), job.exits_awaited.end(),

@@ -45,6 +45,8 @@ struct LiveJob {
   std::optional<Incident> incident;   // that befell it, until nothing more is to be known of it
   std::string verdict_told;           // of `incident`, the last one that was told
   bool verdict_waits = false;         // to be told, once it is told how a process ended
+  // Since when it waited for what it lost when this coordinator started, until it is seen to train.
+  std::optional<Instant> held_since;
   // What spoke for the verdict that is being found, and since when.
   struct Evidence {
     Instant since;
@@ -174,6 +176,9 @@ bool MayGoBack(const LiveJob& job);
 bool MayWaitForState(const LiveJob& job);
 // Whether it has recovered as often as it may in so long.
 bool BudgetIsSpent(const LiveJob& job, Instant now);
+
+// Adds to the first line of a message; a log may follow it.
+void AddReason(absl::string_view reason, std::string& message);
 
 // Whether a process has died, and how it ended is still to be told.
 bool IsUntold(const LiveJob& job, const FailureCause& cause);

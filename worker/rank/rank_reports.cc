@@ -65,7 +65,8 @@ absl::Status SendReport(channel::FrameSocket& channel, const ReportsOf& whose,
 bool IsCollateral(const absl::Status& ended) {
   const job::FailureKind kind = job::KindOf(ended);
   return absl::IsCancelled(ended) || kind == job::FailureKind::kPeerLost ||
-         kind == job::FailureKind::kStateLost;
+         kind == job::FailureKind::kStateLost || kind == job::FailureKind::kCheckpointInvalid ||
+         kind == job::FailureKind::kCheckpointUnavailable;
 }
 
 absl::Status AsCollateral(absl::Status ended) {

@@ -15,8 +15,9 @@
 
 namespace phalanx::rank {
 
-// Whether a rank that ended so is not where the trouble began: its peers went away, or it was told
-// to stop. Its process and its state are sound.
+// Whether a rank that ended so is not where the trouble began: its peers went away, it was told to
+// stop, or the checkpoint that it was to go on from is not sound, and there may be another. Its
+// process and its state are sound.
 bool IsCollateral(const absl::Status& ended);
 
 // What kept a rank from being connected for its next epoch while it trains: a loss of peers that

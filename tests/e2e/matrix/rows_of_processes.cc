@@ -191,6 +191,15 @@ void AddHomes(std::vector<Row>& rows) {
        .job = AJob(),
        .act = Kills({1, 3}),
        .expected = Fails("StateLost", -1)});
+  JobOptions before_the_first = AJob();
+  before_the_first.checkpoint = absl::StrCat("every: ", before_the_first.steps - 1);
+  add({.fault = "both homes of a segment at once, before the first checkpoint",
+       .job = before_the_first,
+       .act = Kills({1, 3}),
+       .expected = {"shrink, restart: language tp 2 -> 1 in replicas 0, 1; back to the beginning",
+                    "RankKilled",
+                    {1, 3},
+                    before_the_first.steps}});
   add({.fault = "both replicas' ranks of a segment at once, with copies in host memory",
        .job = Steps(kSteps, "{state_home: host, rejoin: manual}"),
        .act = Kills({1, 3}),
@@ -226,6 +235,14 @@ void AddHomes(std::vector<Row>& rows) {
        .job = LaidOut("ranks: 6, tp: 2", "{rejoin: manual, budget: {total: 0}}"),
        .act = Kills({3}),
        .expected = Fails("RankKilled", 3)});
+  add({.fault = "a rank crashes, and the budget is spent",
+       .job = LaidOut("ranks: 6, tp: 2", "{rejoin: manual, budget: {total: 0}}"),
+       .act = Crashes({3}, SIGABRT),
+       .expected = Fails("RankCrashed", 3)});
+  add({.fault = "both ranks of a replica crash at once, and the ladder is [shrink]",
+       .job = LaidOut("ranks: 6, tp: 2", "{rejoin: manual, ladder: [shrink]}"),
+       .act = Crashes({2, 3}, SIGABRT),
+       .expected = {.what = "the job fails", .cause = "RankCrashed", .first_ranks = {2, 3}}});
 }
 
 JobOptions WithSpares(const std::string& language, int32_t spares) {

@@ -115,7 +115,11 @@ std::string IncidentText(const v1::Incident& incident, const std::vector<v1::Job
   if (!spares.empty()) parts.push_back(spares);
   if (!changes.empty()) parts.push_back(changes);
   if (happened("WentBack")) parts.push_back("back to the copies in host memory");
-  if (happened("StateLost") && !happened("WentBack")) parts.push_back("back to the checkpoint");
+  const bool published = std::any_of(events.begin(), events.end(), [&](const v1::JobEvent& event) {
+    return event.type() == "CheckpointPublished" && event.epoch() < incident.to_epoch();
+  });
+  if (happened("StateLost") && !happened("WentBack"))
+    parts.push_back(published ? "back to the checkpoint" : "back to the beginning");
   if (!incident.returned().empty() && spares.empty())
     parts.push_back(absl::StrCat(RanksText(incident.returned()), " came back"));
   if (rungs.empty() && parts.empty()) parts.push_back("the same ranks begin again");

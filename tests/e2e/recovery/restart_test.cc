@@ -2,6 +2,10 @@
 // lower degrees, with the same numbers.
 #include <signal.h>
 
+#include <filesystem>
+#include <fstream>
+#include <string>
+
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -109,6 +113,43 @@ TEST(RestartedJobTest, KilledRankThatIsBack_MakesItTwoStagesAgain_WithTheSameLos
       job, [&](const v1::JobStatus&) { return MessagesOf(cluster, job, "Returned") != ""; });
   EXPECT_THAT(MessagesOf(cluster, job, "Recovered"), HasSubstr("language pp 2 -> 1"));
   EXPECT_THAT(MessagesOf(cluster, job, "Returned"), HasSubstr("language pp 1 -> 2"));
+  ExpectCurvesOfAnUndisturbedRun(cluster, data, options, job, back.last_step().step() + 5);
+}
+
+// A bit in the middle of each file.
+void Damage(const std::string& folder) {
+  for (const auto& entry : std::filesystem::directory_iterator(folder)) {
+    std::fstream file(entry.path(), std::ios::in | std::ios::out | std::ios::binary);
+    const auto middle = static_cast<std::streamoff>(entry.file_size() / 2);
+    file.seekg(middle);
+    const int byte = file.get();
+    file.seekp(middle);
+    file.put(static_cast<char>(byte ^ 1));
+    ASSERT_TRUE(file.good()) << entry.path();
+  }
+}
+
+TEST(RestartedJobTest, DamagedCheckpoint_IsPassedOver_WithTheSameLosses) {
+  const DataFolder data = MakeSmallData();
+  Cluster cluster;
+  const JobOptions options{.name = "hit",
+                           .steps = 200000,
+                           .precision = "fp64",
+                           .vision = "",
+                           .language = "ranks: 2, pp: 2",
+                           .batch = 29,
+                           .recovery = "{state_copies: 1, ladder: [restart], rejoin: manual}",
+                           .checkpoint = "{every: 100, directory: checkpoints, keep: 3}",
+                           .output = "hit"};
+  const int64_t job = cluster.Submit(Document(data, options)).id();
+  const v1::JobStatus two = cluster.Await(
+      job, [](const v1::JobStatus& status) { return status.last_checkpoint().step() >= 200; });
+  Damage(two.last_checkpoint().path());
+  kill(cluster.Ranks(job).at(1).pid(), SIGKILL);
+  const v1::JobStatus back = cluster.Await(
+      job, [&](const v1::JobStatus&) { return MessagesOf(cluster, job, "Recovered") != ""; });
+  EXPECT_THAT(MessagesOf(cluster, job, "CheckpointGivenUp"),
+              HasSubstr(absl::StrCat("of step ", two.last_checkpoint().step() - 100)));
   ExpectCurvesOfAnUndisturbedRun(cluster, data, options, job, back.last_step().step() + 5);
 }
 

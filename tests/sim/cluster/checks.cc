@@ -228,7 +228,8 @@ void CoordinatorHost::CheckReplay() {
         a.failed_starts != b.failed_starts || a.start != b.start ||
         a.state_epoch != b.state_epoch || a.submitted != b.submitted || a.ended != b.ended ||
         a.stored_step != b.stored_step || a.waits_since != b.waits_since ||
-        a.failure != b.failure || a.succeeded != b.succeeded || a.event_count != b.event_count) {
+        a.earlier_checkpoints != b.earlier_checkpoints || a.failure != b.failure ||
+        a.succeeded != b.succeeded || a.event_count != b.event_count) {
       ledger_.Violate(absl::StrCat(ToString(id), ": its replay differs"));
     }
   }

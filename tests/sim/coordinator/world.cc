@@ -311,7 +311,8 @@ void World::CheckReplay() {
     if (a.phase != b.phase || a.reason != b.reason || a.epoch != b.epoch || a.fence != b.fence ||
         !(a.layout == b.layout) || a.plan_digest != b.plan_digest || a.submitted != b.submitted ||
         a.ended != b.ended || a.stored_step != b.stored_step || a.waits_since != b.waits_since ||
-        a.failure != b.failure || a.host_memory != b.host_memory || a.succeeded != b.succeeded ||
+        a.earlier_checkpoints != b.earlier_checkpoints || a.failure != b.failure ||
+        a.host_memory != b.host_memory || a.succeeded != b.succeeded ||
         a.ended_step != b.ended_step || a.ending.has_value() != b.ending.has_value() ||
         a.recoveries != b.recoveries || a.failed_starts != b.failed_starts ||
         a.suspended != b.suspended || a.event_count != b.event_count ||

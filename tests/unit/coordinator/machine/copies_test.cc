@@ -26,6 +26,7 @@ class CopiesTest : public RecoveringTest {
     node_ = h_.Open("n", devices);
     JobRequest request = *AJobThatRecovers("a", devices);
     request.waits = true;
+    request.restarts = request.begins_anew = begins_anew_;
     request.document.text = text;
     const JobId job = h_.Run(node_, std::make_shared<const JobRequest>(std::move(request)));
     h_.commands.clear();
@@ -46,6 +47,7 @@ class CopiesTest : public RecoveringTest {
   BeginEpoch Begun() { return h_.Commands<BeginEpoch>(node_).back().second; }
   Assign Assigned() { return h_.Commands<Assign>(node_).back().second; }
 
+  bool begins_anew_ = false;
   const RankError kNoHome{.kind = FailureKind::kStateLost, .message = "no home"};
 };
 
@@ -190,6 +192,20 @@ TEST_F(CopiesTest, StateThatIsNotWhereTrainingGoesOn_IsWaitedFor) {
   EXPECT_THAT(h_.State(job).layout->lost, IsEmpty());
   for (const int32_t rank : {0, 1}) Find(job, rank, {Copied(rank, 1, {4, 5})}, 4);
   EXPECT_EQ(Begun().start, Behind(5));
+}
+
+// They save six steps.
+TEST_F(CopiesTest, CopiesThatMayComeBack_AreAwaitedBeforeAJobBeginsAnew) {
+  begins_anew_ = true;
+  const JobId job = Train("copies to hosts");
+  Step(job, 6, 1);
+  h_.Report(node_, job, 1, kKilled);
+  h_.Report(node_, job, 0, Quiet(6));
+  h_.Report(node_, job, 0, kNoHome, 2);
+  Find(job, 0, {Copied(0, 1, {4, 5})});
+  h_.Report(node_, job, 0, kNoHome, 3);
+  ASSERT_EQ(h_.State(job).epoch, Epoch{4});
+  EXPECT_TRUE(Assigned().from_copies);
 }
 
 TEST_F(CopiesTest, DaemonThatIsGone_HasTakenItsCopiesWithIt) {

@@ -199,6 +199,28 @@ TEST_F(HoldTest, CoordinatorThatRestarts_DoesNotLetItWaitAnew) {
   EXPECT_THAT(Events(job, "Waiting"), SizeIs(told)) << "nothing new has happened";
 }
 
+// What was waited for came back, and the time of that wait counts no more.
+TEST_F(HoldTest, WaitThatIsOver_IsNoPartOfTheNext) {
+  const JobId job = TrainAndLoseB("fits whole");
+  Pass(absl::Seconds(20));
+  ASSERT_THAT(Events(job, "Waiting"), SizeIs(1));
+  h_.Restart();
+  node_ = h_.Open("a", 1, 1, {{job, Epoch{1}}}, 9);
+  b_ = h_.Open("b", 1, 1, {{job, Epoch{1}}}, 9);
+  Step(job, 6, 1);
+  for (int second = 0; second < 40; ++second) {
+    h_.Advance(absl::Seconds(1));
+    for (const SessionId node : {node_, b_}) h_.Feed(HeartbeatReceived{.session = node});
+  }
+  h_.Feed(SessionClosed{b_});
+  Pass(absl::Seconds(16));
+  ASSERT_EQ(h_.Phase(job), JobPhase::kRunning);
+  Pass(absl::Seconds(20));
+  EXPECT_EQ(h_.Phase(job), JobPhase::kRunning) << "it holds for 30 s";
+  Pass(absl::Seconds(12));
+  EXPECT_EQ(h_.Phase(job), JobPhase::kQueued);
+}
+
 TEST_F(HoldTest, BeforeTheFirstCheckpointOfSeveral_ItIsQueuedToBeginAnew) {
   begins_anew_ = true;
   const JobId job = TrainAndLoseB("fits whole", /*checkpoint=*/0);

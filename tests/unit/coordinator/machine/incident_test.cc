@@ -75,6 +75,16 @@ TEST_F(IncidentTest, ExitThatIsToldWhenTheJobTrainsAgain_IsTheVerdict) {
   EXPECT_THAT(Events(job, "Verdict"), ElementsAre(HasSubstr("RankExited (certain)")));
 }
 
+TEST_F(IncidentTest, ExitThatNobodyTells_LeavesTheVerdictAsItIsKnown) {
+  const JobId job = TrainAlone();
+  Lose(job);
+  Resume(job);
+  Step(job, 6, 2);
+  EXPECT_THAT(Events(job, "Verdict"), IsEmpty());
+  for (const int32_t rank : {0, 2}) h_.Report(node_, job, rank, RankSafe{}, 2);
+  EXPECT_THAT(Events(job, "Verdict"), ElementsAre(HasSubstr("RankKilled (likely)")));
+}
+
 TEST_F(IncidentTest, ExitThatIsToldBehindAnotherLoss_IsOfItsOwnIncident) {
   const JobId job = TrainAlone();
   Lose(job);

@@ -379,6 +379,20 @@ TEST_F(LastLossTest, LayoutThatIsNone_WaitsForHowTheProcessEnded) {
   ASSERT_EQ(h_.Phase(job), JobPhase::kFailed);
   EXPECT_EQ(h_.State(job).failure->kind, FailureKind::kRankCrashed);
   EXPECT_THAT(h_.State(job).reason, HasSubstr("what is left cannot go on"));
+  EXPECT_THAT(Events(job, "Verdict"), ElementsAre(HasSubstr("RankCrashed (certain)")));
+  EXPECT_THAT(h_.State(job).incidents, SizeIs(1)) << "it is one death";
+}
+
+// What is known by then is told, and nothing is tried meanwhile.
+TEST_F(LastLossTest, ReturnMeanwhile_IsTooLate) {
+  const JobId job =
+      LoseTheLast([](JobRequest& request) { request.document.text = "needs every rank"; });
+  h_.Feed(SessionClosed{node_});
+  node_ = h_.Open("n", 3, 1, {{job, h_.State(job).epoch}}, 4);
+  EXPECT_EQ(h_.State(job).epoch, Epoch{1});
+  h_.Report(node_, job, 2, RankExited{.signal = 9});
+  ASSERT_EQ(h_.Phase(job), JobPhase::kFailed);
+  EXPECT_THAT(Events(job, "Verdict"), ElementsAre(HasSubstr("RankKilled (certain)")));
 }
 
 TEST_F(LastLossTest, ExitThatNobodyTells_IsNotAwaitedForLong) {

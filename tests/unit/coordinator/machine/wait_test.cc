@@ -375,6 +375,71 @@ TEST_F(WaitTest, CheckpointThatIsGoneWhenAllHaveComeBack_IsTheEnd) {
   EXPECT_THAT(h_.State(job).failure->message, HasSubstr("is no folder"));
 }
 
+class EarlierCheckpointTest : public WaitTest {
+ protected:
+  // Loses its state behind two checkpoints.
+  void SetUp() override {
+    job_ = TrainOn([](JobRequest& request) { request.checkpoints = true; });
+    Publish(3);
+    Publish(6);
+    h_.Report(node_, job_, 1, kKilled);
+    h_.Report(node_, job_, 0, Quiet(7));
+    h_.Report(node_, job_, 0, RankError{.kind = FailureKind::kStateLost, .message = "no home"}, 2);
+    ASSERT_EQ(h_.State(job_).epoch, Epoch{3});
+    ASSERT_EQ(h_.State(job_).checkpoint->path, "/c/step-6");
+  }
+  void Publish(int64_t step) {
+    Step(job_, step, 1);
+    for (const int32_t rank : {0, 1}) {
+      h_.Report(node_, job_, rank,
+                RankCheckpointPart{step, {.file = absl::StrCat("rank-", rank), .bytes = 1}, 0.5});
+    }
+    h_.Report(node_, job_, 0, RankCheckpointPublished{step, absl::StrCat("/c/step-", step), ""});
+  }
+  void FindDamage(int64_t epoch, FailureKind kind = FailureKind::kCheckpointInvalid) {
+    h_.Report(node_, job_, 0, RankError{.kind = kind, .message = "/c is damaged"}, epoch);
+  }
+  JobId job_;
+};
+
+TEST_F(EarlierCheckpointTest, DamagedOne_IsPassedOver) {
+  FindDamage(3);
+  ASSERT_EQ(h_.Phase(job_), JobPhase::kRunning);
+  EXPECT_THAT(Events(job_, "CheckpointGivenUp"),
+              ElementsAre("rank 0: /c is damaged; training goes back to the one before, of step "
+                          "3"));
+  ASSERT_EQ(h_.State(job_).epoch, Epoch{4});
+  EXPECT_EQ(h_.Commands<Assign>(node_).back().second.checkpoint->path, "/c/step-3");
+  h_.Report(node_, job_, 0, RankReady{}, 4);
+  EXPECT_THAT(Events(job_, "Recovered"), ElementsAre(HasSubstr("steps 4 to 6 redone")));
+  EXPECT_EQ(h_.State(job_).last_checkpoint->step, 3);
+}
+
+TEST_F(EarlierCheckpointTest, SeveralRanksThatFindIt_PassOverOne) {
+  h_.plans_held = true;
+  FindDamage(3);
+  FindDamage(3, FailureKind::kCheckpointUnavailable);
+  h_.plans_held = false;
+  h_.AnswerPlans();
+  h_.Commit();
+  EXPECT_EQ(h_.Phase(job_), JobPhase::kRunning);
+  EXPECT_THAT(Events(job_, "CheckpointGivenUp"), SizeIs(1));
+}
+
+TEST_F(EarlierCheckpointTest, OldestThatIsGone_IsTheEnd) {
+  FindDamage(3);
+  FindDamage(4, FailureKind::kCheckpointUnavailable);
+  ASSERT_EQ(h_.Phase(job_), JobPhase::kFailed);
+  EXPECT_EQ(h_.State(job_).failure->kind, FailureKind::kCheckpointUnavailable);
+}
+
+TEST_F(EarlierCheckpointTest, CoordinatorThatRestarts_KnowsWhichIsTheLast) {
+  FindDamage(3);
+  h_.Restart();
+  EXPECT_EQ(h_.State(job_).checkpoint->path, "/c/step-3");
+  EXPECT_EQ(h_.State(job_).last_checkpoint->step, 3);
+}
+
 // Its folder is there, whoever ended the epoch meanwhile.
 TEST_F(WaitTest, CheckpointThatIsPublishedWhileItsEpochEnds_IsGoneBackTo) {
   const JobId job = TrainOn([](JobRequest& request) { request.checkpoints = true; });

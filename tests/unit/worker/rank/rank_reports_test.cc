@@ -115,6 +115,16 @@ TEST(RankReportsTest, LostPeers_AreNoFaultOfTheRank) {
   EXPECT_EQ(ErrorReport(not_finite).kind(), v1::FAILURE_KIND_NON_FINITE);
 }
 
+// The job may go back to the one before, with the same processes.
+TEST(RankReportsTest, CheckpointThatIsNotSound_IsNoFaultOfTheRank) {
+  for (const auto kind :
+       {job::FailureKind::kCheckpointInvalid, job::FailureKind::kCheckpointUnavailable}) {
+    const absl::Status damaged = job::WithKind(kind, absl::DataLossError("an entry is damaged"));
+    EXPECT_TRUE(IsCollateral(damaged));
+    EXPECT_EQ(static_cast<job::FailureKind>(ErrorReport(damaged).kind()), kind);
+  }
+}
+
 TEST(RankReportsTest, StorageThatIsUnavailable_IsNoPeersLoss) {
   const absl::Status full = job::WithKind(job::FailureKind::kOutputUnavailable,
                                           absl::UnavailableError("no space left on device"));
