@@ -192,6 +192,8 @@ void Machine::Apply(const ProcessExited& event) {
 void Machine::ReplaceLost(const Process& process) {
   const auto assigned = assignments_.find(process.job);
   if (assigned == assignments_.end() || assigned->second.command->epoch <= process.epoch) return;
+  // One that warms up is for the next epoch: in this one its rank has died.
+  if (process.warms && assigned->second.command->epoch <= process.warms_behind) return;
   if (process.state != ProcessState::kStopping && process.state != ProcessState::kStarting) return;
   if (assigned->second.rank_of_device.contains(process.device) && LostDevice(process.device).ok())
     assigned->second.to_start.insert(process.device);

@@ -87,6 +87,24 @@ TEST_F(WarmingTest, ProcessInPlaceOfOneThatDiedInTheEpoch_RunsNoneBeforeTheNext)
   EXPECT_THAT(h_.Command(14, both), Contains("RunEpoch p4 job-7/4 rank 3 device 2"));
 }
 
+// Another would run that epoch, since nobody warms it up.
+TEST_F(WarmingTest, ProcessThatDiesAsItStarts_LeavesNoneForTheEpochInWhichTheOneBeforeDied) {
+  h_.Exited(2, 0, 9);
+  AssignCommand both = h_.AnAssign(3, {0, 2});
+  both.goes_on = true;
+  h_.Command(12, both);
+  h_.Feed(ProcessStarted{ProcessNumber{3}, absl::OkStatus()});
+  h_.Feed(RankHelloReceived{ProcessNumber{3}});
+  h_.Feed(ProcessDied{ProcessNumber{3}});
+  h_.Exited(3, 0, 9);
+  ASSERT_THAT(Ask(13), Contains("StartProcess p4 job-7/3 rank 3 device 2"));
+  h_.Feed(ProcessStarted{ProcessNumber{4}, absl::OkStatus()});
+  h_.Feed(ProcessDied{ProcessNumber{4}});
+  EXPECT_THAT(h_.Exited(4, 0, 9), ElementsAre("Result 13 OK"));
+  both.epoch = Epoch{4};
+  EXPECT_THAT(h_.Command(14, both), Contains("StartProcess p5 job-7/4 rank 3 device 2"));
+}
+
 // Once it was taken for the one in place of a process that the epoch had had: the assignment was
 // answered, and no rank ran.
 TEST_F(WarmingTest, ProcessThatIsStartedWhileAnEpochWaitsForItsData_RunsThatEpoch) {
