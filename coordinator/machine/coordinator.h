@@ -342,6 +342,7 @@ class Coordinator {
   // coordinator_wait.cc
   // What is left cannot go on: the job waits for what is lost.
   void WaitForLost(Job& job, const absl::Status& why);
+  void BeginHold(Job& job, const absl::Status& why);
   // Plans with ranks that are back.
   void GoOnWith(Job& job, const plan::RankList& back);
   void OnHoldDeadline(Job& job);

@@ -24,26 +24,26 @@ bool MaySave(const LiveJob& job) {
 }  // namespace
 
 void Coordinator::WaitForLost(Job& job, const absl::Status& why) {
-  Recovery& recovery = *job.recovery;
-  recovery.stage = Recovery::Stage::kWaiting;
-  if (job.run->hold_deadline < absl::InfiniteFuture()) {
-    // It waits already.
-  } else if (job.held_since.has_value()) {
-    // Nodes have still to come to this coordinator.
-    const Instant over = *std::exchange(job.held_since, std::nullopt) + job.state.request->hold;
-    SetDeadline(job, job.run->hold_deadline, std::max(options_.heartbeat_timeout, over - now_));
-  } else {
-    SetDeadline(job, job.run->hold_deadline, job.state.request->hold);
-    Commit(job, EventRecorded{std::string(kWaiting),
-                              absl::StrCat("what is left cannot go on: ", why.message(),
-                                           "; the job waits up to ",
-                                           absl::FormatDuration(job.state.request->hold), " for ",
-                                           LostText(recovery)),
-                              job.state.epoch});
-    TellVerdict(job);
-  }
+  job.recovery->stage = Recovery::Stage::kWaiting;
+  if (job.run->hold_deadline == absl::InfiniteFuture()) BeginHold(job, why);
   if (!reserved_.empty()) capacity_changed_ = true;  // it may be lent what it waits for
   ConsiderReturn(job);
+}
+
+void Coordinator::BeginHold(Job& job, const absl::Status& why) {
+  const absl::Duration hold = job.state.request->hold;
+  if (job.held_since.has_value()) {  // by the coordinator before, and nodes have still to come
+    const Instant over = *std::exchange(job.held_since, std::nullopt) + hold;
+    return SetDeadline(job, job.run->hold_deadline,
+                       std::max(options_.heartbeat_timeout, over - now_));
+  }
+  SetDeadline(job, job.run->hold_deadline, hold);
+  Commit(job, EventRecorded{kWaiting,
+                            absl::StrCat("what is left cannot go on: ", why.message(),
+                                         "; the job waits up to ", absl::FormatDuration(hold),
+                                         " for ", LostText(*job.recovery)),
+                            job.state.epoch});
+  TellVerdict(job);
 }
 
 void Coordinator::GoOnWith(Job& job, const plan::RankList& back) {

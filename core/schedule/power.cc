@@ -37,17 +37,11 @@ double OfStep(const Pipeline& pipeline, const Part& part, const PassSeconds& pas
          (part.trains.weights ? cost.update + cost.norm + cost.prepare : 0);
 }
 
-// `Costs`: a CostModel, const or not.
-template <typename Costs>
-auto& CostOf(Costs& costs, const Pipeline& pipeline, const Part& part) {
+// Of [module][stage * chunks + chunk], const or not.
+template <typename Parts>
+auto& OfPart(Parts& parts, const Pipeline& pipeline, const Part& part) {
   const auto m = static_cast<size_t>(part.module);
-  return costs.parts[m][static_cast<size_t>(part.stage * pipeline.chunks[m] + part.chunk)];
-}
-
-const plan::UpdateBytes& BytesOf(const Updates& updates, const Pipeline& pipeline,
-                                 const Part& part) {
-  const auto m = static_cast<size_t>(part.module);
-  return updates[m][static_cast<size_t>(part.stage * pipeline.chunks[m] + part.chunk)];
+  return parts[m][static_cast<size_t>(part.stage * pipeline.chunks[m] + part.chunk)];
 }
 
 // Beyond idling: of sums and gathers, which hide behind passes, and of what no pass waits for.
@@ -145,7 +139,7 @@ void SustainedCosts::Solve(const plan::Plan& plan, const Pipeline& pipeline,
       const auto p = static_cast<size_t>(index);
       const Part& part = pipeline.parts[p];
       const auto of_step = [&](const CostModel& costs, const std::vector<PassSeconds>& parts) {
-        return OfStep(pipeline, part, parts[p], CostOf(costs, pipeline, part));
+        return OfStep(pipeline, part, parts[p], OfPart(costs.parts, pipeline, part));
       };
       passes += pipeline.microbatches * parts_[p].total();
       work.fast_seconds += of_step(costs_, parts_);
@@ -154,14 +148,14 @@ void SustainedCosts::Solve(const plan::Plan& plan, const Pipeline& pipeline,
       work.slow_joules += of_step(slow_joules.costs, slow_joules.parts);
       // What runs beside passes takes their time and energy of its own.
       const auto hide = [&](const CostModel& costs, double& seconds, double& joules) {
-        const PartCost& cost = CostOf(costs, pipeline, part);
+        const PartCost& cost = OfPart(costs.parts, pipeline, part);
         if (!part.trains.weights || cost.slices.empty()) return;
         seconds -= cost.update;
         joules -= range.idle_watts * cost.update;
       };
       hide(costs_, work.fast_seconds, work.fast_joules);
       hide(slow.costs, work.slow_seconds, work.slow_joules);
-      const plan::UpdateBytes& bytes = BytesOf(updates, pipeline, part);
+      const plan::UpdateBytes& bytes = OfPart(updates, pipeline, part);
       work.fast_joules += JoulesBeside(bytes, profile, profile, power.joules);
       work.slow_joules += JoulesBeside(bytes, profile, power.slow, power.slow_joules);
     }
@@ -187,8 +181,8 @@ void SustainedCosts::SlowDown(const Pipeline& pipeline, const ClockRange& range,
     at(pass.backward_weight, slow_parts[p].backward_weight);
     at(pass.recompute, slow_parts[p].recompute);
     at(pass.tensor, slow_parts[p].tensor);
-    PartCost& cost = CostOf(costs_, pipeline, part);
-    const PartCost& slow = CostOf(slow_costs, pipeline, part);
+    PartCost& cost = OfPart(costs_.parts, pipeline, part);
+    const PartCost& slow = OfPart(slow_costs.parts, pipeline, part);
     at(cost.forward, slow.forward);
     at(cost.backward_input, slow.backward_input);
     at(cost.backward_weight, slow.backward_weight);

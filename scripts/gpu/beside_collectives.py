@@ -12,6 +12,7 @@ import json
 import os
 import subprocess
 import sys
+import threading
 import time
 
 import torch
@@ -45,16 +46,32 @@ class Load:
         return 2 * self.share * (self.ranks - 1)
 
 
-def watts(device):
-    query = ["nvidia-smi", "-i", str(device), "--query-gpu=power.draw", "--format=csv,noheader,nounits"]
-    return float(subprocess.run(query, capture_output=True, text=True, check=True).stdout)
+class Watts:
+    """Of a device, by nvidia-smi, twice a second from `since` seconds on, while the load goes on. Nobody waits for an answer."""
+
+    def __init__(self, device, since):
+        self.query = ["nvidia-smi", "-i", str(device), "--query-gpu=power.draw", "--format=csv,noheader,nounits"]
+        self.since, self.over, self.readings = since, threading.Event(), []
+        self.thread = threading.Thread(target=self.read)
+        self.thread.start()
+
+    def read(self):
+        pause = self.since
+        while not self.over.wait(pause):
+            self.readings.append(float(subprocess.run(self.query, capture_output=True, text=True, check=True, timeout=10).stdout))
+            pause = 0.5
+
+    def mean(self):
+        self.over.set()
+        self.thread.join()
+        return sum(self.readings) / len(self.readings) if self.readings else None
 
 
 def measure(load, products, kind, seconds, device):
     beside = torch.cuda.Stream()
     dist.barrier()
     torch.cuda.synchronize()
-    begin, rounds, carried, power = time.monotonic(), 0, 0, []
+    begin, rounds, carried, watts = time.monotonic(), 0, 0, Watts(device, seconds / 3)
     while True:
         over = torch.tensor(float(time.monotonic() - begin > seconds), device="cuda")
         dist.all_reduce(over, op=dist.ReduceOp.MAX)  # all end in the same round
@@ -68,11 +85,9 @@ def measure(load, products, kind, seconds, device):
             torch.cuda.current_stream().wait_stream(beside)
         torch.cuda.synchronize()
         rounds += 1
-        if time.monotonic() - begin > seconds / 3 and len(power) < 6:
-            power.append(watts(device))
     took = time.monotonic() - begin
     return {"products": products, "beside": kind or "nothing", "products_per_s": round(PRODUCTS * rounds / took, 2) if products else 0,
-            "gb_per_s": round(carried / took / 1e9, 2), "watts": round(sum(power) / max(1, len(power)), 1)}
+            "gb_per_s": round(carried / took / 1e9, 2), "watts": watts.mean()}
 
 
 def main():

@@ -93,19 +93,23 @@ INSTANTIATE_TEST_SUITE_P(
                                 400}),
     [](const auto& info) { return info.param.name; });
 
+// It goes on until what is awaited has happened, however long that takes. Its steps are long, so
+// that they are not so many that rounding grows to what is looked for.
+JobOptions TwoStages() {
+  return {.name = "hit",
+          .steps = 200000,
+          .precision = "fp64",
+          .vision = "",
+          .language = "ranks: 2, pp: 2",
+          .batch = 29,
+          .output = "hit"};
+}
+
 TEST(RestartedJobTest, KilledRankThatIsBack_MakesItTwoStagesAgain_WithTheSameLosses) {
   const DataFolder data = MakeSmallData();
   Cluster cluster;
-  // It goes on until the rank is back, however long that takes. Its steps are long, so that they
-  // are not so many that rounding grows to what is looked for.
-  const JobOptions options{.name = "hit",
-                           .steps = 200000,
-                           .precision = "fp64",
-                           .vision = "",
-                           .language = "ranks: 2, pp: 2",
-                           .batch = 29,
-                           .recovery = "{state_home: host}",
-                           .output = "hit"};
+  JobOptions options = TwoStages();
+  options.recovery = "{state_home: host}";
   const int64_t job = cluster.Submit(Document(data, options)).id();
   cluster.AwaitStep(job, 8);
   kill(cluster.Ranks(job).at(1).pid(), SIGKILL);
@@ -132,15 +136,9 @@ void Damage(const std::string& folder) {
 TEST(RestartedJobTest, DamagedCheckpoint_IsPassedOver_WithTheSameLosses) {
   const DataFolder data = MakeSmallData();
   Cluster cluster;
-  const JobOptions options{.name = "hit",
-                           .steps = 200000,
-                           .precision = "fp64",
-                           .vision = "",
-                           .language = "ranks: 2, pp: 2",
-                           .batch = 29,
-                           .recovery = "{state_copies: 1, ladder: [restart], rejoin: manual}",
-                           .checkpoint = "{every: 100, directory: checkpoints, keep: 3}",
-                           .output = "hit"};
+  JobOptions options = TwoStages();
+  options.recovery = "{state_copies: 1, ladder: [restart], rejoin: manual}";
+  options.checkpoint = "{every: 100, directory: checkpoints, keep: 3}";
   const int64_t job = cluster.Submit(Document(data, options)).id();
   const v1::JobStatus two = cluster.Await(
       job, [](const v1::JobStatus& status) { return status.last_checkpoint().step() >= 200; });

@@ -58,17 +58,22 @@ class IncidentTest : public RecoveringTest {
     h_.Advance(absl::Milliseconds(10));
     h_.Report(node_, job, 2, RankReady{.connected = 0.02, .state = 0.1, .ready = 0.11}, epoch);
   }
+  // How rank 1 ended is not told.
+  JobId LoseAndTrainOn() {
+    const JobId job = TrainAlone();
+    Lose(job);
+    Resume(job);
+    Step(job, 6, 2);
+    EXPECT_THAT(Events(job, "Verdict"), IsEmpty());
+    return job;
+  }
   const Incident& Last(JobId job) { return *h_.incidents[job].back(); }
 };
 
 // The verdict is told once, and says how the process ended.
 TEST_F(IncidentTest, ExitThatIsToldWhenTheJobTrainsAgain_IsTheVerdict) {
-  const JobId job = TrainAlone();
-  Lose(job);
-  Resume(job);
-  Step(job, 6, 2);
+  const JobId job = LoseAndTrainOn();
   EXPECT_EQ(Last(job).confidence, Incident::Confidence::kLikely);
-  EXPECT_THAT(Events(job, "Verdict"), IsEmpty());
   h_.Report(node_, job, 1, RankExited{.exit_code = 1});
   EXPECT_EQ(Last(job).cause.kind, FailureKind::kRankExited);
   EXPECT_EQ(Last(job).confidence, Incident::Confidence::kCertain);
@@ -76,20 +81,13 @@ TEST_F(IncidentTest, ExitThatIsToldWhenTheJobTrainsAgain_IsTheVerdict) {
 }
 
 TEST_F(IncidentTest, ExitThatNobodyTells_LeavesTheVerdictAsItIsKnown) {
-  const JobId job = TrainAlone();
-  Lose(job);
-  Resume(job);
-  Step(job, 6, 2);
-  EXPECT_THAT(Events(job, "Verdict"), IsEmpty());
+  const JobId job = LoseAndTrainOn();
   for (const int32_t rank : {0, 2}) h_.Report(node_, job, rank, RankSafe{}, 2);
   EXPECT_THAT(Events(job, "Verdict"), ElementsAre(HasSubstr("RankKilled (likely)")));
 }
 
 TEST_F(IncidentTest, ExitThatIsToldBehindAnotherLoss_IsOfItsOwnIncident) {
-  const JobId job = TrainAlone();
-  Lose(job);
-  Resume(job);
-  Step(job, 6, 2);
+  const JobId job = LoseAndTrainOn();
   h_.Report(node_, job, 2, RankDied{}, 2);
   ASSERT_THAT(h_.State(job).incidents, SizeIs(2));
   h_.Report(node_, job, 1, RankExited{.exit_code = 1});
