@@ -38,7 +38,8 @@ inline constexpr int32_t kDerivationOfLeavingGivers = 6;
 // elements.
 inline constexpr int32_t kDerivationOfWordSums = 6;
 // From this one on ranks that are homes of all weights of a part update them all, and gather
-// nothing, as soon as no mirror lacks anything (EveryReplicaIsHome).
+// nothing, as soon as no mirror lacks anything (EveryReplicaIsHome); equally wide ones get all sums
+// by one collective.
 inline constexpr int32_t kDerivationOfUpdatesEverywhere = 6;
 // From this one on ranks leave an epoch that a newer one replaces with a step that all of them do
 // (kWishLeave of worker/train/commit.h); before, each as soon as it is connected.

@@ -67,10 +67,11 @@ void InsertOtherEnds(const Plan& plan, const std::vector<Copy>& copies, Rank ran
   }
 }
 
-// Those with whom a rank reduces by messages, or mirrors.
+// Those with whom a rank reduces by messages, or mirrors by them.
 void InsertPeersOfShares(const Plan& plan, const Place& place, int32_t chunk,
                          std::set<Rank>& peers) {
   const Reduction reduction = ReductionOf(plan, place, chunk, ParametersOf(plan, place, chunk));
+  if (reduction.for_all) return;
   for (const ReducedBucket& bucket : reduction.buckets) {
     const auto insert = [&](const auto& list) {
       for (const auto& peer : list) peers.insert(reduction.group[static_cast<size_t>(peer.peer)]);

@@ -14,7 +14,8 @@
 //
 // A share may have *mirrors* too, ranks of other replicas that lead it there: they receive the
 // home's sums, and so its bits, and keep the same optimizer state. Where every replica is a home of
-// all (EveryReplicaIsHome), each updates all parameters itself and is given none.
+// all (EveryReplicaIsHome), each updates all parameters itself and is given none, and where they
+// have one width, too, one collective brings each all sums.
 //
 // Pure.
 #pragma once
@@ -71,6 +72,7 @@ struct Reduction {
   RankList group;                      // Plan::DataGroupOf, in the order of its communicator
   int32_t self = 0;                    // the place's position in it
   int32_t replicas = 1;                // that sum
+  bool for_all = false;                // every replica gets all sums, at once; buckets are even
   std::vector<ReducedBucket> buckets;  // those that train, in storage order
   std::vector<Copy> copies;  // of its tensor group (CopiesInSlot), with an end at the place
 };

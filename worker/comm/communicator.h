@@ -66,7 +66,8 @@ struct Incoming {
   int64_t bytes = 0;  // exactly what the peer sends
 };
 
-// One of several like collectives: `in` and `out` as of the collective itself.
+// One of several like collectives: `in` and `out` as of the collective itself. What is reduced for
+// all is `in` and `out` at once, of count_per_rank elements.
 struct Piece {
   const void* in = nullptr;
   void* out = nullptr;
@@ -105,6 +106,12 @@ class Communicator {
     absl::Status status;
     for (size_t i = 0; i < pieces.size() && status.ok(); ++i)
       status = ReduceScatterSum(pieces[i].in, pieces[i].out, pieces[i].count_per_rank, dtype);
+    return status;
+  }
+  virtual absl::Status AllReduceSums(absl::Span<const Piece> pieces, DType dtype) {
+    absl::Status status;
+    for (size_t i = 0; i < pieces.size() && status.ok(); ++i)
+      status = AllReduceSum(pieces[i].out, pieces[i].count_per_rank, dtype);
     return status;
   }
   virtual absl::Status AllGathers(absl::Span<const Piece> pieces, DType dtype) {

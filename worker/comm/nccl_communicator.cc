@@ -200,17 +200,21 @@ absl::Status NcclCommunicator::Enqueue(
 }
 
 absl::Status NcclCommunicator::AllReduceSum(void* data, int64_t count, DType dtype) {
-  if (count < 0 || dtype == DType::kByte) {
+  return AllReduceSums({{.in = data, .out = data, .count_per_rank = count}}, dtype);
+}
+
+absl::Status NcclCommunicator::AllReduceSums(absl::Span<const Piece> pieces, DType dtype) {
+  for (const Piece& piece : pieces) {
+    if (piece.count_per_rank >= 0 && dtype != DType::kByte) continue;
     return Named(absl::InvalidArgumentError(
-        absl::StrCat("all-reduce of ", count, " elements, or of bytes")));
+        absl::StrCat("all-reduce of ", piece.count_per_rank, " elements, or of bytes")));
   }
-  if (count == 0) return absl::OkStatus();
-  return Enqueue(
-      [&](ncclComm_t comm, cudaStream_t stream) {
-        return ncclAllReduce(data, data, static_cast<size_t>(count), TypeOf(dtype), ncclSum, comm,
-                             stream);
-      },
-      plan::CommunicatorOperation::kAllReduce);
+  return Enqueue(pieces, plan::CommunicatorOperation::kAllReduce,
+                 [&](const Piece& piece, ncclComm_t comm, cudaStream_t stream) {
+                   return ncclAllReduce(piece.in, piece.out,
+                                        static_cast<size_t>(piece.count_per_rank), TypeOf(dtype),
+                                        ncclSum, comm, stream);
+                 });
 }
 
 absl::Status NcclCommunicator::ReduceScatterSum(const void* in, void* out, int64_t count_per_rank,

@@ -59,6 +59,7 @@ class NcclCommunicator final : public Communicator {
   int32_t rank() const override { return rank_; }
   int32_t size() const override { return size_; }
   absl::Status AllReduceSum(void* data, int64_t count, DType dtype) override;
+  absl::Status AllReduceSums(absl::Span<const Piece> pieces, DType dtype) override;
   absl::Status ReduceScatterSum(const void* in, void* out, int64_t count_per_rank,
                                 DType dtype) override;
   absl::Status ReduceScatterSums(absl::Span<const Piece> pieces, DType dtype) override;

@@ -63,6 +63,7 @@ PartReduction::PartReduction(plan::Reduction reduction, PartState& state, const 
     messages_.emplace(reduction_, state_, *groups.data, means.scratch);
     return;
   }
+  if (reduction_.for_all) return;
   const at::Tensor& gradients = state_.gradients();
   for (const plan::ReducedBucket& bucket : reduction_.buckets)
     mirrors_.emplace_back(bucket, gradients.device(), gradients.scalar_type(), means.scratch);
@@ -100,30 +101,41 @@ absl::Status PartReduction::ReduceBehind(int32_t layers) {
 
 absl::Status PartReduction::ReduceUntil(size_t end) {
   const at::Tensor& gradients = state_.gradients();
-  char* base = static_cast<char*>(gradients.mutable_data_ptr());
-  const auto size = static_cast<int64_t>(gradients.element_size());
   const auto together = [this](size_t a, size_t b) {
     return complete_behind_[a] == complete_behind_[b];
   };
   while (reduced_ < end) {
     const size_t begin = reduced_;
-    std::vector<comm::Piece> pieces;
-    for (; reduced_ < end && together(begin, reduced_) && pieces.size() < AtOnce(order_);
-         ++reduced_) {
-      const plan::ReducedBucket& bucket = reduction_.buckets[reduced_];
-      const plan::UnitRange mine = bucket.own.front();
-      pieces.push_back({.in = base + bucket.elements.first * size,
-                        .out = base + mine.first * size,
-                        .count_per_rank = mine.count});
-    }
+    while (reduced_ < end && together(begin, reduced_) && reduced_ - begin < AtOnce(order_))
+      ++reduced_;
     // What nothing came through in this step, as a projector or a prediction without targets.
     const int64_t first = reduction_.buckets[begin].elements.first;
     const int64_t last = reduction_.buckets[reduced_ - 1].elements.end();
     model::ClearUnwritten(gradients.narrow(0, first, last - first));
-    RETURN_IF_ERROR(groups_.data->ReduceScatterSums(pieces, CommDType(gradients.scalar_type())));
-    RETURN_IF_ERROR(Mirror(begin, reduced_));
+    RETURN_IF_ERROR(Sum(begin, reduced_));
   }
   return absl::OkStatus();
+}
+
+absl::Status PartReduction::Sum(size_t begin, size_t end) {
+  const at::Tensor& gradients = state_.gradients();
+  char* base = static_cast<char*>(gradients.mutable_data_ptr());
+  const auto size = static_cast<int64_t>(gradients.element_size());
+  const comm::DType type = CommDType(gradients.scalar_type());
+  std::vector<comm::Piece> pieces;
+  for (size_t b = begin; b < end; ++b) {
+    const plan::ReducedBucket& bucket = reduction_.buckets[b];
+    char* all = base + bucket.elements.first * size;
+    const plan::UnitRange mine = bucket.own.front();
+    pieces.push_back(
+        reduction_.for_all
+            ? comm::Piece{.in = all, .out = all, .count_per_rank = bucket.elements.count}
+            : comm::Piece{
+                  .in = all, .out = base + mine.first * size, .count_per_rank = mine.count});
+  }
+  if (reduction_.for_all) return groups_.data->AllReduceSums(pieces, type);
+  RETURN_IF_ERROR(groups_.data->ReduceScatterSums(pieces, type));
+  return Mirror(begin, end);
 }
 
 absl::Status PartReduction::Mirror(size_t begin, size_t end) {

@@ -97,6 +97,8 @@ class PartReduction {
   // that are complete behind the same layer are together, whoever calls it and when: a rank whose
   // last pass has no samples comes here with all of them at once, and its peers layer by layer.
   absl::Status ReduceUntil(size_t end);
+  // By collectives, of buckets that are complete.
+  absl::Status Sum(size_t begin, size_t end);
   absl::Status Mirror(size_t begin, size_t end);
   // Runs one way of the shares' exchange behind the current stream, on the stream of its own.
   absl::Status Begin(absl::Status (ShareExchange::*way)());
@@ -111,8 +113,8 @@ class PartReduction {
   ReductionMeans& means_;
   const Order order_;
   const Sums sums_;
-  CopyExchange copies_;                    // of the tensor group
-  std::vector<MirrorExchange> mirrors_;    // of each bucket, where replicas are equally wide
+  CopyExchange copies_;                  // of the tensor group
+  std::vector<MirrorExchange> mirrors_;  // of each bucket, where a collective sums for homes alone
   std::optional<ShareExchange> messages_;  // where replicas differ in width
   // Of each bucket (core/plan/bucket_order.h), the same on all ranks of the data group, whichever
   // of them begin sums before Reduce(). Where copies of the tensor group are folded first, all are

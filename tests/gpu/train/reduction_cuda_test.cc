@@ -13,7 +13,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "core/base/status.h"
-#include "core/plan/message_peers.h"
 #include "core/plan/reduction.h"
 #include "tests/gpu/ranks.h"
 #include "tests/support/specs.h"
@@ -95,7 +94,6 @@ class Replica {
     const std::vector<plan::CommunicatorSpec> specs = plan::Communicators(plan_);
     comm::WorldOptions options;
     options.current_stream = device::CurrentStream;
-    options.peers = MessagePeers(plan_, Rank{me.rank}, specs);
     auto connected = comm::ConnectNccl(specs, Rank{me.rank}, 2, rendezvous, options);
     if (!connected.ok()) throw std::runtime_error(std::string(connected.status().message()));
     communicators_ = *std::move(connected);
@@ -168,6 +166,25 @@ absl::Status SumsAreTheHosts(const gpu::ForkedRank& me) {
   return reduction->VerifyCopies();
 }
 
+absl::Status AllHaveTheHostsSums(const gpu::ForkedRank& me) {
+  Replica replica(me, {.hidden_size = 64, .layers = 3, .mlp_size = 256, .block = 16});
+  const plan::Reduction for_all = replica.ByCollectives();
+  if (!for_all.for_all) return absl::InternalError("sums are not for all");
+  const auto reduction = replica.Bind(for_all);
+  at::Tensor& gradients = replica.state().gradients();
+  const at::Tensor sum = GradientOf(0, gradients.numel()) + GradientOf(1, gradients.numel());
+  gradients.copy_(GradientOf(me.rank, gradients.numel()));
+  RETURN_IF_ERROR(reduction->ReduceBehind(1));
+  RETURN_IF_ERROR(reduction->Reduce());
+  RETURN_IF_ERROR(reduction->Await());
+  const at::Tensor reduced = gradients.cpu();
+  for (const plan::ReducedBucket& bucket : for_all.buckets) {
+    if (!Pieces(reduced, {bucket.elements}).equal(Pieces(sum, {bucket.elements})))
+      return absl::InternalError("a bucket is not the sum");
+  }
+  return absl::OkStatus();
+}
+
 std::vector<std::string> OnTwo(absl::Status (*body)(const gpu::ForkedRank&)) {
   return gpu::RunRanks(2, kReductionSecondsMax, [body](const gpu::ForkedRank& me) -> std::string {
     at::set_num_threads(1);
@@ -181,6 +198,11 @@ std::vector<std::string> OnTwo(absl::Status (*body)(const gpu::ForkedRank&)) {
 TEST(ReductionCudaTest, ByMessages_SharesAndMirrorsHaveTheHostsSums) {
   if (gpu::DeviceCount() < 2) GTEST_SKIP() << "needs 2 GPUs; there are " << gpu::DeviceCount();
   EXPECT_EQ(OnTwo(SumsAreTheHosts), std::vector<std::string>(2, "fine"));
+}
+
+TEST(ReductionCudaTest, WhereEveryReplicaIsHome_AllHaveTheHostsSums) {
+  if (gpu::DeviceCount() < 2) GTEST_SKIP() << "needs 2 GPUs; there are " << gpu::DeviceCount();
+  EXPECT_EQ(OnTwo(AllHaveTheHostsSums), std::vector<std::string>(2, "fine"));
 }
 
 // Seconds of one reduction and gather of some 600 M elements, by messages and by collectives.

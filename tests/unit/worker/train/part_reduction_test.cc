@@ -26,7 +26,10 @@ class NotedCommunicator final : public comm::Communicator {
  public:
   int32_t rank() const override { return 0; }
   int32_t size() const override { return 2; }
-  absl::Status AllReduceSum(void*, int64_t, comm::DType) override { return Noted(); }
+  absl::Status AllReduceSum(void*, int64_t, comm::DType) override {
+    if (on_sum != nullptr) on_sum();
+    return Noted();
+  }
   absl::Status ReduceScatterSum(const void*, void*, int64_t, comm::DType) override {
     if (on_sum != nullptr) on_sum();
     return Noted();
@@ -34,6 +37,10 @@ class NotedCommunicator final : public comm::Communicator {
   absl::Status ReduceScatterSums(absl::Span<const comm::Piece> pieces, comm::DType type) override {
     calls.push_back(absl::StrCat("sums ", pieces.size()));
     return Communicator::ReduceScatterSums(pieces, type);
+  }
+  absl::Status AllReduceSums(absl::Span<const comm::Piece> pieces, comm::DType type) override {
+    calls.push_back(absl::StrCat("sums for all ", pieces.size()));
+    return Communicator::AllReduceSums(pieces, type);
   }
   absl::Status AllGather(const void*, void* out, int64_t, comm::DType) override {
     gathered.push_back(out);
@@ -132,7 +139,7 @@ Begun BegunBy(const plan::Plan& plan, size_t buckets, bool even) {
 }
 
 // One that waited for its Await() would run behind what it could run beside. A bucket is one
-// operation, and another one where it has mirrors, which those of a collective have together.
+// operation, and by messages another one where it has mirrors.
 TEST(PartReductionTest, Reduce_OfSeveralWidths_BeginsEveryBucketAtOnce_AsThatOfOneDoes) {
   for (const int copies : {1, 2}) {
     support::AJob job;
@@ -145,20 +152,21 @@ TEST(PartReductionTest, Reduce_OfSeveralWidths_BeginsEveryBucketAtOnce_AsThatOfO
     for (const bool even : {true, false}) {
       SCOPED_TRACE(absl::StrCat(even ? "one width" : "several widths", ", homes: ", copies));
       const plan::Plan& plan = even ? *healthy : *narrowed;
-      EXPECT_EQ(BegunBy(plan, 1, even).by_reduce, copies);
+      const int each = even ? 1 : copies;
+      EXPECT_EQ(BegunBy(plan, 1, even).by_reduce, each);
       const Begun three = BegunBy(plan, 3, even);
-      EXPECT_EQ(three.by_reduce, even ? 3 + (copies - 1) : 3 * copies);
+      EXPECT_EQ(three.by_reduce, 3 * each);
       EXPECT_EQ(three.by_await, 0);
     }
   }
 }
 
-// What a part of so many buckets calls in a step.
-std::vector<std::string> CallsOf(size_t buckets, PartReduction::Order order) {
+// What a part of so many replicas and buckets, each with two homes, calls in a step.
+std::vector<std::string> CallsOf(int32_t replicas, size_t buckets, PartReduction::Order order) {
   support::AJob job;
-  job.Module("language", support::Llama(), {.dp = 2}).Batch(4, 1);
+  job.Module("language", support::Llama(), {.dp = replicas}).Batch(2 * replicas, 1);
   job.spec().recovery.state_copies = 2;
-  const auto plan = plan::MakePlan(job, plan::MakeCluster(1, 2), Epoch{1});
+  const auto plan = plan::MakePlan(job, plan::MakeCluster(1, replicas), Epoch{1});
   EXPECT_TRUE(plan.ok()) << plan.status();
   const plan::Place place = plan->PlacesOf(Rank{0})[0];
   PartState state(*plan, place, 0, BufferOptions{});
@@ -175,13 +183,19 @@ std::vector<std::string> CallsOf(size_t buckets, PartReduction::Order order) {
 
 // On a device each call is a kernel that waits for processors and for its peers.
 TEST(PartReductionTest, BucketsThatAreThereTogether_AreSummedMirroredAndGatheredTogether) {
-  EXPECT_THAT(CallsOf(10, PartReduction::Order::kForward),
+  EXPECT_THAT(CallsOf(3, 10, PartReduction::Order::kForward),
               ElementsAre("sums 8", "mirrors 8", "sums 2", "mirrors 2", "gathers 8", "gathers 2"));
+}
+
+// A kernel for both ways, which keeps what it sums, costs less than one for each.
+TEST(PartReductionTest, WhereEveryReplicaIsHome_OneCollectiveBringsAllSums) {
+  EXPECT_THAT(CallsOf(2, 10, PartReduction::Order::kForward),
+              ElementsAre("sums for all 8", "sums for all 2", "gathers 8", "gathers 2"));
 }
 
 // As ranks of the release before do, which would wait for ever for others.
 TEST(PartReductionTest, BucketsOfTheStoredOrder_AreEachByThemselves) {
-  EXPECT_THAT(CallsOf(2, PartReduction::Order::kStored),
+  EXPECT_THAT(CallsOf(3, 2, PartReduction::Order::kStored),
               ElementsAre("sums 1", "mirrors 1", "sums 1", "mirrors 1", "gathers 1", "gathers 1"));
 }
 
@@ -210,7 +224,6 @@ TEST(PartReductionTest, ReduceBehind_BeginsWithTheBucketsThatAreComplete) {
   }
   ASSERT_GT(lowest, 0);
   const int32_t needed = 4 - lowest;
-  const bool mirrors = !reduction.buckets[0].to_mirrors.empty();
   NotedCommunicator data;
   ReductionMeans means(at::kCPU);
   PartReduction part(std::move(reduction), state, {.data = &data}, means);
@@ -218,10 +231,10 @@ TEST(PartReductionTest, ReduceBehind_BeginsWithTheBucketsThatAreComplete) {
     const int before = data.operations();
     for (int32_t layers = 1; layers <= 3; ++layers) {
       ASSERT_TRUE(part.ReduceBehind(layers).ok());
-      EXPECT_EQ(data.operations() - before, layers < needed ? 0 : mirrors ? 2 : 1) << layers;
+      EXPECT_EQ(data.operations() - before, layers < needed ? 0 : 1) << layers;
     }
     ASSERT_TRUE(part.Reduce().ok());
-    EXPECT_EQ(data.operations() - before, mirrors ? 4 : 2) << "each bucket once";
+    EXPECT_EQ(data.operations() - before, 2) << "each bucket once";
     ASSERT_TRUE(part.Await().ok());
   }
 }
@@ -243,7 +256,7 @@ TEST(PartReductionTest, RanksThatBeginSumsInTheirPassAndBehindIt_CallTheSame) {
     return data.calls;
   };
   const std::vector<std::string> by_layer = calls_of({1, 2, 3});
-  EXPECT_EQ(std::count(by_layer.begin(), by_layer.end(), "sums 1"), 2);
+  EXPECT_EQ(std::count(by_layer.begin(), by_layer.end(), "sums for all 1"), 2);
   EXPECT_EQ(calls_of({}), by_layer);
 }
 
