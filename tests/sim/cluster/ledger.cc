@@ -143,7 +143,8 @@ std::set<size_t> Ledger::NodesWithCopies(JobId id) const {
 }
 
 // They are of the newest step of which all had whole ones, or of one that only they have known to
-// be so; and of the promised age. Not where those cannot be had.
+// be so; and of the promised age. Not where those cannot be had, nor where they are of steps that a
+// node did while nobody heard of it, which a later epoch has given up.
 void Ledger::CheckCopies(JobId id, Job& job, Epoch epoch, int64_t step, Epoch copies,
                          bool reaches_last_copies) {
   ++epochs_from_copies_;
@@ -153,6 +154,7 @@ void Ledger::CheckCopies(JobId id, Job& job, Epoch epoch, int64_t step, Epoch co
   job.told = std::min(job.told, step);
   job.told_stored = std::min(job.told_stored, step);
   if (!reaches_last_copies || job.copies_gone.contains(copies) || !job.copies.has_value()) return;
+  if (job.copies->step > job.last()) return;
   const std::string name =
       absl::StrCat(ToString(id), " goes back to copies of epoch ", copies.value, " of step ", step);
   if (step < job.copies->step) {
