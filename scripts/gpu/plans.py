@@ -189,6 +189,9 @@ class Plan:
         """A table of algorithms of the products of a model, and steps with it beside steps without."""
         size, usual = ("", 400) if model == "1p6b" else (f"-{model}", 456)
         self.stage(f"products{size}", f"algorithms of products of {model}, by energy and time", 420, 275, part=part, makes=self.stages / "products.json", by_exit=True)
+        if model == "5b":
+            self.stage("products-5b-halves", "the same of microbatches of 2 samples, which two homes of state on two GPUs make of 4", 360, 275, part=part,
+                       by_exit=True)
         name = f"products-speed{size}"
         self.stage(name, f"steps of {model} with the table, in the order without, with, with, without", 640, usual, part=part, after=(f"products{size}",),
                    figures=self.stages / f"{name}.json")
