@@ -4,6 +4,7 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -184,8 +185,10 @@ absl::StatusOr<schedule::DeviceProfile> ProfileOf(const PlanOptions& options) {
 schedule::SearchOptions SearchOptionsOf(const PlanOptions& options, const plan::Cluster& cluster,
                                         int64_t device_memory,
                                         const schedule::DeviceProfile& profile, int32_t items) {
-  schedule::SearchOptions search{
-      .device_memory = device_memory, .profile = profile, .items = items};
+  schedule::SearchOptions search{.device_memory = device_memory,
+                                 .profile = profile,
+                                 .items = items,
+                                 .threads = std::thread::hardware_concurrency()};
   search.devices = options.devices.value_or(static_cast<int32_t>(cluster.devices.size()));
   search.node_devices = NodeDevicesOf(options, cluster);
   return search;
@@ -334,7 +337,8 @@ int Plan(const PlanOptions& options, Io& io) {
     ASSIGN_OR_RETURN(
         const wire::ResolvedJob resolved,
         wire::Resolve(file->document.text(), file->job, job::Purpose::kPlan,
-                      {.node_devices = NodeDevicesOf(options, *cluster),
+                      {.threads = std::thread::hardware_concurrency(),
+                       .node_devices = NodeDevicesOf(options, *cluster),
                        .device_memory = *device_memory,
                        .costs = {.profile = *profile,
                                  .why_nominal = Predicts(options) ? "" : "no --device-kind"}}));

@@ -4,6 +4,7 @@
 #include <map>
 #include <memory>
 #include <set>
+#include <thread>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -33,6 +34,9 @@
 
 namespace phalanx::coordinator {
 namespace {
+
+// Of one plan; several may be planned at once.
+constexpr size_t kSearchThreadsMax = 4;
 
 // Empty: nothing of any.
 std::vector<int64_t> HostMemoryOfNodes(const plan::Plan& plan) {
@@ -166,6 +170,7 @@ absl::StatusOr<Resolved> Resolve(const Document& document, job::ReadJob read, jo
   std::optional<job::DataShape> shape;
   if (read.spec.HasOpenLayout()) {
     devices = DevicesOf(read.spec, nodes());
+    devices.threads = std::min<size_t>(std::thread::hardware_concurrency(), kSearchThreadsMax);
     resolved.data_key = DataKeyOf(read.spec, document.directory);
     if (!resolved.data_key.empty()) shape = data(resolved.data_key);
   }

@@ -20,7 +20,8 @@
 // step is below. So the best are those of trying all.
 //
 // What it does not look at: host memory, which counts as enough; devices that differ; samples that
-// are shorter than the context. A function of its arguments; it may be stopped. Pure.
+// are shorter than the context. A function of its arguments, however many threads it takes; it may
+// be stopped. Pure.
 #pragma once
 
 #include <cstddef>
@@ -57,6 +58,8 @@ struct SearchOptions {
   bool keep_written = false;
   // False: tries everything, for tests.
   bool use_bounds = true;
+  // That look at layouts, the caller's among them; at most 16 are of use.
+  size_t threads = 1;
   // Asked before each layout and each plan of one, on the caller's thread; null: nobody stops it.
   // What is not OK ends the search with that.
   std::function<absl::Status()> go_on = nullptr;

@@ -20,6 +20,7 @@ bool KeepsLeast(const Setting& setting) {
 void SearchPlans::Begin(const job::JobSpec& laid) {
   Forget();
   laid_ = &laid;
+  unsound_ = absl::OkStatus();
   least_memory_ = std::numeric_limits<double>::infinity();
 }
 

@@ -44,9 +44,9 @@ class SearchPlans {
   // Whether it did not, of any setting of this layout.
   bool some_misfit() const;
 
-  // Of what did not fit, the least that a device needs, in bytes.
+  // Of what did not fit of this layout, the least that a device needs, in bytes.
   double least_memory() const { return least_memory_; }
-  // Why the first plan that could not be made, if any, could not.
+  // Why the first plan of this layout that could not be made, if any, could not.
   const absl::Status& unsound() const { return unsound_; }
 
  private:

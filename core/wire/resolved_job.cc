@@ -68,6 +68,7 @@ absl::StatusOr<ResolvedJob> Resolve(std::string text, job::ReadJob job, job::Pur
                                                       .items = job.spec.batch.items,
                                                       .open = open,
                                                       .keep_written = true,
+                                                      .threads = devices.threads,
                                                       .go_on = std::move(go_on)}));
   const job::JobSpec& chosen = found.best.front().spec;
   ResolvedJob resolved;

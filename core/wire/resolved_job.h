@@ -7,6 +7,7 @@
 // job later, on other devices or with other profiles, plans what is written.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <optional>
@@ -22,6 +23,7 @@ namespace phalanx::wire {
 
 // Of the devices that the job may get; all are taken to be alike.
 struct SearchedDevices {
+  size_t threads = 1;           // that search for them
   int32_t node_devices = 8;     // of each node
   int64_t device_memory = 0;    // bytes; 0: not known, which holds anything
   schedule::DeviceCosts costs;  // of a kind, or nominal

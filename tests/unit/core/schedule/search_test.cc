@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <set>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "core/base/violation.h"
@@ -236,13 +237,42 @@ TEST(SearchTest, Search_Proposals_AreSortedDifferentAndCanBeSubmitted) {
   }
 }
 
-TEST(SearchTest, Search_TwiceTheSame) {
-  const SearchOptions options{.devices = 6, .profile = SteadyH200()};
-  const SearchResult a = Search(WithEncoder(), options), b = Search(WithEncoder(), options);
-  ASSERT_EQ(a.best.size(), b.best.size());
-  for (size_t i = 0; i < a.best.size(); ++i) {
-    EXPECT_EQ(a.best[i].step, b.best[i].step);
-    EXPECT_EQ(job::ActedText(a.best[i].spec), job::ActedText(b.best[i].spec));
+TEST(SearchTest, Search_TwiceAndByAnyNumberOfThreads_IsTheSame) {
+  SearchOptions options{
+      .devices = 6, .device_memory = int64_t{80} << 30, .profile = SteadyH200(), .items = 4};
+  const SearchResult a = Search(LargeWithEncoder(), options);
+  EXPECT_GT(a.simulated, 20);
+  for (const size_t threads : {1, 3, 64}) {
+    options.threads = threads;
+    const SearchResult b = Search(LargeWithEncoder(), options);
+    EXPECT_EQ(a.simulated, b.simulated);
+    EXPECT_EQ(a.too_large, b.too_large);
+    ASSERT_EQ(a.best.size(), b.best.size());
+    for (size_t i = 0; i < a.best.size(); ++i) {
+      EXPECT_EQ(a.best[i].step, b.best[i].step);
+      EXPECT_EQ(job::ActedText(a.best[i].spec), job::ActedText(b.best[i].spec));
+    }
+  }
+}
+
+TEST(SearchTest, Search_ByManyThreads_IsStoppedByTheCallersAnswer) {
+  SearchOptions options{.devices = 4, .device_memory = int64_t{8} << 30, .threads = 4};
+  const std::thread::id caller = std::this_thread::get_id();
+  int64_t asked = 0;
+  options.go_on = [&] {
+    EXPECT_EQ(std::this_thread::get_id(), caller);
+    ++asked;
+    return absl::OkStatus();
+  };
+  const SearchResult whole = Search(WithEncoder(), options);
+  ASSERT_GT(asked, whole.layouts + 2);
+  for (const int64_t last : {int64_t{1}, whole.layouts + 2}) {
+    asked = 0;
+    options.go_on = [&asked, last] {
+      return ++asked < last ? absl::OkStatus() : absl::UnavailableError("nobody waits");
+    };
+    EXPECT_EQ(SearchLayouts(WithEncoder(), options).status(),
+              absl::UnavailableError("nobody waits"));
   }
 }
 

@@ -1,0 +1,107 @@
+// core/schedule/search_look.h: what one layout of a search takes as written: its best setting of
+// those that fit. What a search does with it: search.h.
+//
+// Pure. Not thread-safe: it keeps what it has worked out. Several may look at layouts at once.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <optional>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "absl/functional/function_ref.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "core/job/job_spec.h"
+#include "core/plan/plan.h"
+#include "core/schedule/cost_model.h"
+#include "core/schedule/search.h"
+#include "core/schedule/search_bound.h"
+#include "core/schedule/search_plans.h"
+#include "core/schedule/search_space.h"
+
+namespace phalanx::schedule {
+
+inline constexpr double kAnyStep = std::numeric_limits<double>::infinity();
+// A bound is a sum in another order than the step's.
+inline constexpr double kRounding = 1 - 1e-9;
+
+// A layout under a setting.
+struct Found {
+  Proposal proposal;
+  size_t index = 0;  // of the layout
+  auto Key() const { return std::make_tuple(proposal.step, proposal.memory, index); }
+};
+
+// What a look at a layout has come to: `found`, `slow`, `too_large`, or that no job can have it.
+struct Looked {
+  std::optional<Found> found;
+  bool slow = false;                // something of it takes more than was of interest
+  std::optional<double> too_large;  // nothing of it fits, and it needs at least so many bytes
+  int64_t simulated = 0;            // settings
+  absl::Status unsound, unplanned;  // why it could not be submitted, and be planned
+};
+
+class LayoutLook {
+ public:
+  // All outlive it.
+  LayoutLook(const job::JobSpec& spec, const SearchSpace& space, const SearchOptions& options,
+             const plan::Cluster& cluster);
+
+  // Seconds that no step of the layout is below.
+  double BoundOf(const SearchLayout& layout);
+  // What takes more than `threshold` seconds is of no interest. The same for everybody who asks,
+  // whatever has been looked at before. `go_on` is asked before each plan. Errors: what it says.
+  absl::StatusOr<Looked> Look(const SearchLayout& layout, size_t index, double threshold,
+                              absl::FunctionRef<absl::Status()> go_on);
+  // What a plan that comes from elsewhere takes.
+  absl::StatusOr<Found> OfPlan(plan::Plan plan, size_t index);
+
+ private:
+  using Way = std::pair<double, Setting>;  // with its bound
+
+  void CountParameters();
+  // Bytes that a rank needs on average whatever the setting.
+  double MemoryBoundOf(const SearchLayout& layout) const;
+  // Ways to compute again, those that the job allows.
+  std::vector<std::pair<job::Recompute, job::Recompute>> Recomputations() const;
+  // Ways to compute again under a schedule and micro batch, the one that adds least first.
+  std::vector<Way> WaysOf(const SearchLayout& layout, Setting setting);
+  // Schedules and micro batches, the least bound first.
+  std::vector<Way> SettingsOf(const SearchLayout& layout);
+  // What the plan takes. Nothing where it takes more than `most` for sure.
+  absl::StatusOr<std::optional<Found>> FoundOf(plan::Plan plan, size_t index, double most);
+  // Of one schedule and micro batch the recomputation that adds least of those that fit. Nothing
+  // where that is no better than what is found already.
+  absl::StatusOr<std::optional<Found>> BestWay(const SearchLayout& layout, const Setting& setting,
+                                               size_t index,
+                                               absl::FunctionRef<absl::Status()> go_on);
+  // A schedule that is named may cut a step into so many groups.
+  bool HasMicrobatches(const SearchLayout& layout, const job::Schedule& schedule,
+                       int64_t micro) const;
+  // Whether the job could be submitted under the layout, with the fewest microbatches.
+  bool IsSound(const SearchLayout& layout, const job::JobSpec& laid);
+  // A step that is longer is not among the best, nor the layout's.
+  double MostOfUse() const;
+  // Whether nothing of that bound can be better than what there is.
+  bool TooSlow(double bound) const;
+
+  const job::JobSpec& spec_;
+  const SearchSpace& space_;
+  const SearchOptions& options_;
+  PoweredBounds bounds_;
+  std::vector<double> parameters_;  // of each module
+  SearchPlans plans_;
+  KnownUpdates updates_;
+  // Of the layout that is looked at: what is of interest, what has come of it so far, whether some
+  // setting fits, and whether it could be submitted, which nobody asks before one does.
+  double threshold_ = kAnyStep;
+  Looked looked_;
+  bool fits_ = false;
+  std::optional<bool> is_sound_;
+};
+
+}  // namespace phalanx::schedule
