@@ -83,12 +83,13 @@ std::string WhatHappened(const Incident& incident) {
   return absl::StrCat(subject, verb, rest.empty() ? job::ToString(cause.kind) : rest);
 }
 
-// "step 181 redone", "steps 161 to 181 redone"; empty: none.
-std::string RedoneText(const Incident& incident) {
+// "step 181 redone", "steps 161 to 181 redone", or "... to be redone"; empty: none.
+std::string RedoneText(const Incident& incident, bool is_back) {
   if (incident.steps_redone <= 0) return "";
   const int64_t first = incident.decided_step + 1, last = first + incident.steps_redone - 1;
-  if (first == last) return absl::StrCat("step ", first, " redone");
-  return absl::StrCat("steps ", first, " to ", last, " redone");
+  const std::string steps =
+      first == last ? absl::StrCat("step ", first) : absl::StrCat("steps ", first, " to ", last);
+  return absl::StrCat(steps, is_back ? " redone" : " to be redone");
 }
 
 std::string SecondsText(int64_t microseconds) {
@@ -174,8 +175,11 @@ void Reopen(Incident& incident) {
 }
 
 std::string Summary(const Incident& incident) {
+  const std::optional<int64_t>& resumed = incident[Phase::kResumed].end;
+  const std::optional<int64_t>& back =
+      resumed.has_value() ? resumed : incident[Phase::kFirstStep].end;
   std::vector<std::string> middle;
-  if (std::string redone = RedoneText(incident); !redone.empty())
+  if (std::string redone = RedoneText(incident, back.has_value()); !redone.empty())
     middle.push_back(std::move(redone));
   // Ranks that are both were lost, and a spare has taken over.
   std::vector<int32_t> lost, spared, returned;
@@ -195,9 +199,6 @@ std::string Summary(const Incident& incident) {
   for (std::string& words : plan::ToWords(incident.changes)) middle.push_back(std::move(words));
   std::string text = WhatHappened(incident);
   if (!middle.empty()) absl::StrAppend(&text, "; ", absl::StrJoin(middle, ", "));
-  const std::optional<int64_t>& resumed = incident[Phase::kResumed].end;
-  const std::optional<int64_t>& back =
-      resumed.has_value() ? resumed : incident[Phase::kFirstStep].end;
   if (back.has_value()) {
     absl::StrAppend(&text, "; back after ", SecondsText(*back));
     const Incident::Span& connected = incident[Phase::kCommunicatorsReady];

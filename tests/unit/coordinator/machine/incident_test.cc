@@ -14,6 +14,7 @@ using job::JobPhase;
 using ::testing::AllOf;
 using ::testing::Contains;
 using ::testing::ElementsAre;
+using ::testing::EndsWith;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::SizeIs;
@@ -358,6 +359,16 @@ TEST(SummaryTest, DeviceOfAGpu_DiedOfItsError) {
   EXPECT_EQ(Summary(incident),
             "rank 3 (node b, GPU 1) died: XID 79; step 181 redone, vision dp 4 -> 3, language tp 2 "
             "-> 1 in replica 1; back after 0.9 s");
+}
+
+TEST(SummaryTest, LossThatNothingCameBackFrom_RedidNothing) {
+  Incident incident{.cause = {.kind = FailureKind::kDeviceFailed, .rank = 3},
+                    .lost = {3},
+                    .decided_step = 180,
+                    .steps_redone = 3};
+  EXPECT_THAT(Summary(incident), EndsWith("; steps 181 to 183 to be redone; not back yet"));
+  incident.not_safe = "the job has failed";
+  EXPECT_THAT(Summary(incident), EndsWith("; steps 181 to 183 to be redone; not gone on from"));
 }
 
 TEST_F(IncidentTest, NodeThatIsLost_NamesTheFirstRankThatTrainedThere) {
