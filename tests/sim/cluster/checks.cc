@@ -192,14 +192,15 @@ void CoordinatorHost::CheckByChoice(const coordinator::JobState& job) {
 }
 
 // A job whose copies survive where its ranks work does not end for lack of state; it may for lack
-// of devices, at once where it does not wait for them, and for having recovered too often.
+// of devices, at once where it does not wait for them and has lost some more since its last epoch
+// began, and for having recovered too often.
 void CoordinatorHost::CheckStateLost(const coordinator::JobView& job) {
   if (!job.failure.has_value() || job.failure->kind != job::FailureKind::kStateLost) return;
   const std::string& message = job.failure->message;
   if (absl::StrContains(message, "not enough came back within")) return;
   if (absl::StrContains(message, "recovery.budget")) return;
-  const bool waits = job.request->waits;
-  if (!waits && absl::StrContains(message, "what is left cannot go on: no replica")) return;
+  const bool loses_ranks = ledger_.LosesRanks(job.id) && !job.request->waits;
+  if (loses_ranks && absl::StrContains(message, "what is left cannot go on: no replica")) return;
   const std::set<size_t> nodes = ledger_.NodesWithCopies(job.id);
   if (nodes.empty() || !job.request->recovers) return;
   const auto found = machine_->jobs().find(job.id);

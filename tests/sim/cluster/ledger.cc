@@ -137,14 +137,11 @@ void Ledger::OnCopied(JobId id, Epoch epoch, int64_t step, int64_t every) {
 std::set<size_t> Ledger::NodesWithCopies(JobId id) const {
   const auto found = jobs_.find(id);
   if (found == jobs_.end() || !found->second.copies.has_value()) return {};
-  // Of steps that a node did while nobody heard of it, which a later epoch has given up.
-  if (found->second.copies->step > found->second.last()) return {};
   return found->second.copy_nodes.at(found->second.copies->epoch);
 }
 
 // They are of the newest step of which all had whole ones, or of one that only they have known to
-// be so; and of the promised age. Not where those cannot be had, nor where they are of steps that a
-// node did while nobody heard of it, which a later epoch has given up.
+// be so; and of the promised age. Not where those cannot be had.
 void Ledger::CheckCopies(JobId id, Job& job, Epoch epoch, int64_t step, Epoch copies,
                          bool reaches_last_copies) {
   ++epochs_from_copies_;
@@ -154,7 +151,6 @@ void Ledger::CheckCopies(JobId id, Job& job, Epoch epoch, int64_t step, Epoch co
   job.told = std::min(job.told, step);
   job.told_stored = std::min(job.told_stored, step);
   if (!reaches_last_copies || job.copies_gone.contains(copies) || !job.copies.has_value()) return;
-  if (job.copies->step > job.last()) return;
   const std::string name =
       absl::StrCat(ToString(id), " goes back to copies of epoch ", copies.value, " of step ", step);
   if (step < job.copies->step) {
@@ -196,9 +192,13 @@ void Ledger::Begin(JobId id, Epoch epoch, const EpochStart& start, Epoch copies,
   steps_given_up_ += job.last() - step;
   const auto given_up = job.steps.upper_bound(step);
   if (copies != Epoch{}) job.gone_back.insert(given_up, job.steps.end());
+  // Copies of later steps are of none that the job will do: a node has made them while nobody heard
+  // of it, or they could not be had.
+  if (job.copies.has_value() && job.copies->step > step) job.copies.reset();
   job.steps.erase(given_up, job.steps.end());
   job.epoch = epoch;
   job.begin = step;
+  job.loses_ranks = false;
 }
 
 void Ledger::OnTold(JobId id, const coordinator::StepReport& step) {

@@ -187,7 +187,7 @@ void RankProcess::Die(int32_t exit_code, int32_t signal, bool silent) {
     if (run != nullptr) run->OnProcessGone(silent);
   }
   shared_.ledger.UnlockMetrics(job_, key_);
-  shared_.ledger.OnProcessGone(job_, key_);
+  shared_.ledger.OnProcessGone(job_, key_, exit_code != 0 || signal != 0);
   deferred_.clear();
   daemon_.ended(exit_code, signal);
 }
