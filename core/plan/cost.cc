@@ -236,12 +236,13 @@ UpdateBytes UpdateCost(const Plan& plan, const PartId& part) {
   const double mirrors =
       IsMirrored(plan, part.module) ? std::min<double>(layout.state_copies, count) - 1 : 0;
   const bool by_collectives = parameters.replicas > 1 && replicas.EqualWidths(part.stage);
+  const bool for_all = everywhere && by_collectives;  // all-reduced
   return {
-      .reduced = travels * wide_bytes,
+      .reduced = (for_all ? 2 : 1) * travels * wide_bytes,
       .normed = led * wide_bytes,
       .updated = updates * led * (7 * wide_bytes + bytes),
       .gathered = everywhere ? 0 : travels * bytes,
-      .mirror_sums = mirrors * led * wide_bytes,
+      .mirror_sums = for_all ? 0 : mirrors * led * wide_bytes,
       .mirror_updates = everywhere ? 0 : mirrors * led * 7 * wide_bytes,
       .shares = by_collectives ? SharesOf(parameters, place.width) : std::vector<UpdateShare>()};
 }

@@ -48,7 +48,8 @@ struct UpdateShare {
 };
 // Bytes that one rank of a pipeline part moves once a step.
 struct UpdateBytes {
-  double reduced = 0;   // gradients, over its links: reduce-scatter of a ring
+  // Gradients, over its links: reduce-scatter of a ring, or all-reduce where all replicas get sums.
+  double reduced = 0;
   double normed = 0;    // of its memory: sums of its share, for the norm of gradients
   double updated = 0;   // of its memory, by the optimizer: gradient, master, moments, weights
   double gathered = 0;  // updated weights, over its links

@@ -17,8 +17,9 @@ namespace phalanx::plan {
 
 // By communicator, ascending, in its ranks; nothing where `rank` is no member. The messages are
 // those of links, in training and in evaluation of any number of samples, those that keep copies
-// alike (copy_exchange.h), and, in every epoch but the first, those in which state moves
-// (relayout.h). Two ranks name each other or neither does.
+// alike (copy_exchange.h), those that reduce, or bring mirrors sums, where no collective does
+// (reduction.h), and, in every epoch but the first, those in which state moves (relayout.h). Two
+// ranks name each other or neither does.
 std::vector<std::vector<int32_t>> MessagePeers(const Plan& plan, Rank rank,
                                                absl::Span<const CommunicatorSpec> specs);
 

@@ -224,11 +224,11 @@ TEST(CostTest, PartCost_TakesTheShareThatTheJobSays) {
 
 TEST(CostTest, UpdateCost_OfSharedKvHeads_IsThatOfTheRankWithMost) {
   // 3, 3 and 2 query heads; the rank in the middle has some of both KV heads.
-  const Plan plan = MustPlan(AJob().Module("language", Llama(), {.tp = 3, .dp = 2}).Batch(2, 1));
+  const Plan plan = MustPlan(AJob().Module("language", Llama(), {.tp = 3, .dp = 3}).Batch(3, 1));
   const Place first{.module = 0, .width = 3}, middle{.module = 0, .tp = 1, .width = 3};
   const int64_t extent = ParametersOf(plan, middle).trained_extent;
   EXPECT_GT(extent, ParametersOf(plan, first).trained_extent);
-  EXPECT_EQ(UpdateCost(plan, {0, 0, 0}).reduced, static_cast<double>(extent) / 2 * 4);
+  EXPECT_EQ(UpdateCost(plan, {0, 0, 0}).reduced, static_cast<double>(extent) * 2 / 3 * 4);
 }
 
 TEST(CostTest, UpdateCost_SumsOfTheShareAreReadForTheirNormAndForTheUpdate) {
@@ -249,6 +249,8 @@ TEST(CostTest, UpdateCost_WhereEveryReplicaIsHome_UpdatesAllAndGathersNothing) {
   const UpdateBytes two = UpdateCost(MustPlan(job), {0, 0, 0});
   EXPECT_GT(one.gathered, 0);
   EXPECT_EQ(two.gathered, 0);
+  EXPECT_EQ(two.reduced, 2 * one.reduced) << "both get all sums";
+  EXPECT_EQ(two.mirror_sums, 0) << "in one collective, which is waited for";
   EXPECT_EQ(two.updated, 2 * one.updated);
   EXPECT_EQ(two.normed, one.normed);
 }
@@ -266,7 +268,9 @@ TEST(CostTest, UpdateCost_OfMirrors_IsOfTheirSharesBesideThePrimaries) {
   EXPECT_EQ(one.mirror_updates, 0);
   EXPECT_EQ(two.mirror_sums, one.normed);
   EXPECT_EQ(two.mirror_updates, one.updated * 7 / 8) << "but for weights, in fp32";
-  EXPECT_EQ(all.mirror_sums, 3 * one.normed);
+  EXPECT_EQ(two.reduced, one.reduced);
+  EXPECT_EQ(all.reduced, 2 * one.reduced);
+  EXPECT_EQ(all.mirror_sums, 0) << "they are among those that are waited for";
   EXPECT_EQ(all.mirror_updates, 0) << "they write weights, and passes wait for them";
 }
 

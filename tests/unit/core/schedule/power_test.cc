@@ -202,7 +202,7 @@ TEST(PowerTest, Costs_OfFiveBillionParameters_AreAboutWhatABoardKeepsUp) {
   EXPECT_NEAR(SecondsAt(board, kept, work.fast_seconds, work.slow_seconds), 0.841, 0.03 * 0.841);
 }
 
-// Nothing waits for them, and the board's power is spent on them all the same.
+// They hide behind passes, and the board's power is spent on them all the same.
 TEST(PowerTest, CollectivesBesidePasses_LowerTheClockByTheirJoules) {
   AJob job;
   job.Module("language", FiveBillion().modules[1].architecture, {.dp = 2})

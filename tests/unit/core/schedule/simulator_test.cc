@@ -293,9 +293,10 @@ TEST(CostModelTest, CostFromShapes_OfTheUpdate_FallsWithWhatARankHas) {
   EXPECT_GT(cost(1, 1).update, 0);
   // Gradients travel in 4 bytes, as weights do here; of n replicas a rank sends (n - 1) / n.
   EXPECT_EQ(cost(1, 4).reduce, cost(1, 4).gather);
-  EXPECT_NEAR(cost(1, 4).reduce / cost(1, 2).reduce, (3.0 / 4) / (1.0 / 2), 0.05);
+  EXPECT_NEAR(cost(1, 4).reduce / cost(1, 3).reduce, (3.0 / 4) / (2.0 / 3), 0.05);
   EXPECT_NEAR(cost(1, 4).update / cost(1, 1).update, 0.25, 1e-9);
-  // Of two with two homes each updates all.
+  // Of two with two homes each gets all sums, and updates all.
+  EXPECT_NEAR(cost(1, 4).reduce / cost(1, 2).reduce, (3.0 / 4) / (2 * 1.0 / 2), 0.05);
   EXPECT_EQ(cost(1, 2).gather, 0);
   EXPECT_NEAR(cost(1, 2).update, cost(1, 1).update, 1e-9 * cost(1, 1).update);
   EXPECT_LT(cost(2, 2).reduce, cost(1, 2).reduce);

@@ -168,6 +168,26 @@ TEST(MessagePeersTest, DataGroupsWithoutMirrors_OrWhereAllMirrorAll_HaveCollecti
   }
 }
 
+// Ranks of the release before, which may be in the epoch, send mirrors their sums.
+TEST(MessagePeersTest, WhereAllMirrorAll_RanksOfTheReleaseBeforeTalkOnTheirDataGroup) {
+  const job::JobSpec spec =
+      AJob().Module("language", support::Llama(), {.tp = 2, .dp = 2}).Batch(4, 1);
+  plan::Layout layout = PlanOf(spec).layout;
+  layout.derivation = plan::kDerivationOfUpdatesEverywhere - 1;
+  const plan::Plan plan = *plan::Expand(spec, layout);
+  const plan::Place place = plan.PlacesOf(Rank{0})[0];
+  EXPECT_FALSE(ReductionOf(plan, place, 0, ParametersOf(plan, place, 0)).for_all);
+  const std::vector<plan::CommunicatorSpec> specs = plan::Communicators(plan);
+  const auto peers = MessagePeers(plan, Rank{0}, specs);
+  int groups = 0;
+  for (size_t i = 0; i < specs.size(); ++i) {
+    if (specs[i].use != Use::kData || specs[i].ranks.front() != Rank{0}) continue;
+    EXPECT_EQ(peers[i], std::vector<int32_t>{1});
+    ++groups;
+  }
+  EXPECT_EQ(groups, 1);
+}
+
 // Of three ranks of a stage the one that is alone in its replica talks to both others, and they to
 // it alone.
 TEST(MessagePeersTest, ReplicasOfUnequalWidths_TalkOnTheirDataGroup) {

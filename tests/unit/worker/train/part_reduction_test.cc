@@ -199,22 +199,27 @@ TEST(PartReductionTest, BucketsOfTheStoredOrder_AreEachByThemselves) {
               ElementsAre("sums 1", "mirrors 1", "sums 1", "mirrors 1", "gathers 1", "gathers 1"));
 }
 
-// Of four layers with more elements than a bucket takes.
+// Of four layers with more elements than a bucket takes. Two replicas of it are homes of all; of
+// three each is a home of two shares.
 plan::Plan WideLayers(const support::Layout& layout) {
   const job::JobSpec spec =
       support::AJob()
           .Module("language", support::Llama({.hidden_size = 16, .heads = 4, .mlp_size = 250'000}),
                   layout)
-          .Batch(4, 1);
+          .Batch(12, 1);
   return *plan::MakePlan(spec, plan::MakeCluster(1, spec.World()), Epoch{1});
 }
 
-TEST(PartReductionTest, ReduceBehind_BeginsWithTheBucketsThatAreComplete) {
-  const plan::Plan plan = WideLayers({.dp = 2});
+class ReduceBehindTest : public testing::TestWithParam<int32_t> {};
+INSTANTIATE_TEST_SUITE_P(Replicas, ReduceBehindTest, testing::Values(2, 3));
+
+TEST_P(ReduceBehindTest, BeginsWithTheBucketsThatAreComplete) {
+  const plan::Plan plan = WideLayers({.dp = GetParam()});
   const plan::Place place = plan.PlacesOf(Rank{0})[0];
   PartState state(plan, place, 0, BufferOptions{});
   plan::Reduction reduction = plan::ReductionOf(plan, place, 0, state.parameters());
   ASSERT_EQ(reduction.buckets.size(), 2u);
+  ASSERT_EQ(reduction.for_all, GetParam() == 2);
   // The second one has the embedding.
   const plan::UnitRange first = reduction.buckets[0].elements;
   int32_t lowest = 4;
@@ -224,6 +229,7 @@ TEST(PartReductionTest, ReduceBehind_BeginsWithTheBucketsThatAreComplete) {
   }
   ASSERT_GT(lowest, 0);
   const int32_t needed = 4 - lowest;
+  const int each = reduction.for_all ? 1 : 2;  // operations of a bucket
   NotedCommunicator data;
   ReductionMeans means(at::kCPU);
   PartReduction part(std::move(reduction), state, {.data = &data}, means);
@@ -231,18 +237,18 @@ TEST(PartReductionTest, ReduceBehind_BeginsWithTheBucketsThatAreComplete) {
     const int before = data.operations();
     for (int32_t layers = 1; layers <= 3; ++layers) {
       ASSERT_TRUE(part.ReduceBehind(layers).ok());
-      EXPECT_EQ(data.operations() - before, layers < needed ? 0 : 1) << layers;
+      EXPECT_EQ(data.operations() - before, layers < needed ? 0 : each) << layers;
     }
     ASSERT_TRUE(part.Reduce().ok());
-    EXPECT_EQ(data.operations() - before, 2) << "each bucket once";
+    EXPECT_EQ(data.operations() - before, 2 * each) << "each bucket once";
     ASSERT_TRUE(part.Await().ok());
   }
 }
 
 // A rank whose last pass has no samples sums in Reduce() alone. Under NCCL its peers would wait for
 // ever for calls of other pieces.
-TEST(PartReductionTest, RanksThatBeginSumsInTheirPassAndBehindIt_CallTheSame) {
-  const plan::Plan plan = WideLayers({.dp = 2});
+TEST_P(ReduceBehindTest, RanksThatBeginSumsInTheirPassAndBehindIt_CallTheSame) {
+  const plan::Plan plan = WideLayers({.dp = GetParam()});
   const plan::Place place = plan.PlacesOf(Rank{0})[0];
   PartState state(plan, place, 0, BufferOptions{});
   const auto calls_of = [&](const std::vector<int32_t>& behind) {
@@ -256,7 +262,11 @@ TEST(PartReductionTest, RanksThatBeginSumsInTheirPassAndBehindIt_CallTheSame) {
     return data.calls;
   };
   const std::vector<std::string> by_layer = calls_of({1, 2, 3});
-  EXPECT_EQ(std::count(by_layer.begin(), by_layer.end(), "sums for all 1"), 2);
+  if (GetParam() == 2) {
+    EXPECT_THAT(by_layer, ElementsAre("sums for all 1", "sums for all 1"));
+  } else {
+    EXPECT_THAT(by_layer, ElementsAre("sums 1", "mirrors 1", "sums 1", "mirrors 1"));
+  }
   EXPECT_EQ(calls_of({}), by_layer);
 }
 
