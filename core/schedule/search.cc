@@ -14,7 +14,6 @@
 #include "core/base/status.h"
 #include "core/base/violation.h"
 #include "core/plan/memory_fit.h"
-#include "core/schedule/admission.h"
 #include "core/schedule/search_look.h"
 #include "core/schedule/search_setting.h"
 #include "core/schedule/work_model.h"
@@ -26,7 +25,10 @@ using job::Recompute;
 
 // So many layouts are looked at before what they came to counts for others: for any number of
 // threads the same.
-constexpr size_t kLooksAtOnce = 16;
+constexpr size_t kLooksAtOnce = 32;
+constexpr size_t kAdmittedAtOnce = 4;
+
+using GoOnRef = absl::FunctionRef<absl::Status()>;
 
 // What the job may not be searched for.
 absl::Status CheckOptions(const job::JobSpec& spec, const SearchOptions& options) {
@@ -149,43 +151,47 @@ class Search {
     return absl::OkStatus();
   }
 
-  // At these layouts, by all threads. Only the caller's asks whether to go on.
+  // At these layouts.
   absl::StatusOr<std::vector<Looked>> LookAt(const std::vector<SearchLayout>& layouts,
                                              const std::vector<size_t>& indices, double threshold) {
-    std::vector<absl::StatusOr<Looked>> looked(indices.size(), Looked{});
+    std::vector<Looked> looked(indices.size());
+    const auto look = [&](LayoutLook& by, size_t i, GoOnRef go_on) -> absl::Status {
+      ASSIGN_OR_RETURN(looked[i], by.Look(layouts[indices[i]], indices[i], threshold, go_on));
+      return absl::OkStatus();
+    };
+    RETURN_IF_ERROR(ForEach(indices.size(), look));
+    return looked;
+  }
+
+  // Does it for each of `count`, by all threads, each with a look of its own. Before each and
+  // within it the caller's thread asks whether to go on; the others are stopped by what has failed.
+  absl::Status ForEach(size_t count,
+                       absl::FunctionRef<absl::Status(LayoutLook&, size_t, GoOnRef)> work) {
+    std::vector<absl::Status> done(count);
     std::atomic<size_t> next = 0;
     std::atomic<bool> stopped = false;
-    const auto look = [&](LayoutLook& by, absl::FunctionRef<absl::Status()> go_on) {
-      for (size_t i = next++; i < indices.size() && !stopped; i = next++) {
-        absl::Status status = go_on();
-        looked[i] = status.ok() ? by.Look(layouts[indices[i]], indices[i], threshold, go_on)
-                                : absl::StatusOr<Looked>(std::move(status));
-        if (!looked[i].ok()) stopped = true;
+    const auto run = [&](LayoutLook& by, GoOnRef go_on) {
+      for (size_t i = next++; i < count && !stopped; i = next++) {
+        done[i] = go_on();
+        if (done[i].ok()) done[i] = work(by, i, go_on);
+        if (!done[i].ok()) stopped = true;
       }
     };
     {
       std::vector<std::jthread> others;
-      for (size_t i = 1; i < std::min(looks_.size(), indices.size()); ++i) {
-        others.emplace_back([&look, &stopped, &by = looks_[i]] {
-          look(by, [&stopped] {
-            return stopped ? absl::CancelledError("another look has failed") : absl::OkStatus();
-          });
+      for (size_t i = 1; i < std::min(looks_.size(), count); ++i) {
+        others.emplace_back([&run, &stopped, &by = looks_[i]] {
+          run(by, [&stopped] { return stopped ? Stopped() : absl::OkStatus(); });
         });
       }
-      look(looks_.front(), [this] { return GoOn(); });
+      run(looks_.front(), [this] { return GoOn(); });
     }
-    std::vector<Looked> all;
-    absl::Status failed;  // what somebody else's failure has ended says nothing
-    for (absl::StatusOr<Looked>& one : looked) {
-      if (one.ok()) {
-        all.push_back(*std::move(one));
-      } else if (failed.ok() || absl::IsCancelled(failed)) {
-        failed = one.status();
-      }
-    }
-    if (!failed.ok()) return failed;
-    return all;
+    const auto failed = std::find_if(done.begin(), done.end(), [](const absl::Status& status) {
+      return !status.ok() && status != Stopped();
+    });
+    return failed == done.end() ? absl::OkStatus() : *failed;
   }
+  static absl::Status Stopped() { return absl::CancelledError("another thread has failed"); }
 
   void Note(Looked looked, size_t index, double threshold) {
     result_.simulated += looked.simulated;
@@ -202,21 +208,30 @@ class Search {
   // What is lowered is no faster than as written: so layouts are admitted in the order of what they
   // take as written, until that is more than the last of the best takes as admitted.
   absl::Status Admit(const std::vector<SearchLayout>& layouts) {
-    for (size_t next = 0;; ++next) {
+    for (size_t next = 0;;) {
       if (next == wanted_) {  // what comes next is not known yet
         wanted_ *= 2;
         RETURN_IF_ERROR(LookAtPending(layouts));
       }
-      if (next >= written_.size()) return absl::OkStatus();
-      const Found& written = written_[next];
-      if (written.proposal.step * kRounding > LastOfBest()) return absl::OkStatus();
-      RETURN_IF_ERROR(GoOn());
-      ASSIGN_OR_RETURN(plan::Plan plan, AdmitWithoutRisks(written.proposal.spec, cluster_, limits_,
-                                                          Epoch{1}, sizes_));
-      ASSIGN_OR_RETURN(Found admitted, looks_.front().OfPlan(std::move(plan), written.index));
-      Insert(std::move(admitted), &best_);
-      if (best_.size() > options_.best) best_.pop_back();
+      const size_t end = std::min({written_.size(), wanted_, next + AdmittedAtOnce()});
+      std::vector<std::optional<Found>> admitted(end - next);
+      const auto admit = [&](LayoutLook& by, size_t i, GoOnRef /*go_on*/) -> absl::Status {
+        ASSIGN_OR_RETURN(admitted[i], by.Admit(written_[next + i], limits_));
+        return absl::OkStatus();
+      };
+      RETURN_IF_ERROR(ForEach(admitted.size(), admit));
+      if (admitted.empty()) return absl::OkStatus();
+      for (std::optional<Found>& one : admitted) {
+        if (written_[next++].proposal.step * kRounding > LastOfBest()) return absl::OkStatus();
+        Insert(*std::move(one), &best_);
+        if (best_.size() > options_.best) best_.pop_back();
+      }
     }
+  }
+  // The first ones are admitted anyway, and the next one only if it may be among the best: some
+  // behind it may be for nothing.
+  size_t AdmittedAtOnce() const {
+    return best_.size() < options_.best ? options_.best - best_.size() : kAdmittedAtOnce;
   }
 
   static void Insert(Found found, std::vector<Found>* ordered) {
@@ -278,7 +293,6 @@ class Search {
   const plan::Cluster cluster_;
   const plan::MemoryLimits limits_;
   std::deque<LayoutLook> looks_;   // one a thread
-  plan::PartSizes sizes_;          // of layouts that are admitted
   size_t wanted_ = options_.best;  // so many of `written_` are to be known
   std::vector<Found> written_;     // layouts as written, in order; those behind `wanted_` not all
   std::vector<Pending> pending_;

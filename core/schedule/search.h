@@ -58,7 +58,7 @@ struct SearchOptions {
   bool keep_written = false;
   // False: tries everything, for tests.
   bool use_bounds = true;
-  // That look at layouts, the caller's among them; at most 16 are of use.
+  // That look at layouts, the caller's among them; at most 32 are of use.
   size_t threads = 1;
   // Asked before each layout and each plan of one, on the caller's thread; null: nobody stops it.
   // What is not OK ends the search with that.

@@ -7,6 +7,7 @@
 #include "core/job/graph.h"
 #include "core/job/job_reader.h"
 #include "core/plan/cost.h"
+#include "core/schedule/admission.h"
 #include "core/schedule/search_setting.h"
 
 namespace phalanx::schedule {
@@ -68,6 +69,7 @@ LayoutLook::LayoutLook(const job::JobSpec& spec, const SearchSpace& space,
     : spec_(spec),
       space_(space),
       options_(options),
+      cluster_(cluster),
       bounds_(spec, space, options.profile, options.items),
       plans_(cluster, options.device_memory, options.profile.unestimated_bytes) {
   CountParameters();
@@ -159,9 +161,11 @@ absl::StatusOr<std::optional<Found>> LayoutLook::FoundOf(plan::Plan plan, size_t
   return Found{*std::move(proposal), index};
 }
 
-absl::StatusOr<Found> LayoutLook::OfPlan(plan::Plan plan, size_t index) {
+absl::StatusOr<Found> LayoutLook::Admit(const Found& written, const plan::MemoryLimits& limits) {
+  ASSIGN_OR_RETURN(plan::Plan plan,
+                   AdmitWithoutRisks(written.proposal.spec, cluster_, limits, Epoch{1}, sizes_));
   plans_.Forget();
-  ASSIGN_OR_RETURN(std::optional<Found> found, FoundOf(std::move(plan), index, kAnyStep));
+  ASSIGN_OR_RETURN(std::optional<Found> found, FoundOf(std::move(plan), written.index, kAnyStep));
   return *std::move(found);
 }
 

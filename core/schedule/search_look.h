@@ -16,6 +16,8 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "core/job/job_spec.h"
+#include "core/plan/memory_fit.h"
+#include "core/plan/part_sizes.h"
 #include "core/plan/plan.h"
 #include "core/schedule/cost_model.h"
 #include "core/schedule/search.h"
@@ -57,8 +59,8 @@ class LayoutLook {
   // whatever has been looked at before. `go_on` is asked before each plan. Errors: what it says.
   absl::StatusOr<Looked> Look(const SearchLayout& layout, size_t index, double threshold,
                               absl::FunctionRef<absl::Status()> go_on);
-  // What a plan that comes from elsewhere takes.
-  absl::StatusOr<Found> OfPlan(plan::Plan plan, size_t index);
+  // What it takes as it would be admitted to devices of that memory.
+  absl::StatusOr<Found> Admit(const Found& written, const plan::MemoryLimits& limits);
 
  private:
   using Way = std::pair<double, Setting>;  // with its bound
@@ -92,9 +94,11 @@ class LayoutLook {
   const job::JobSpec& spec_;
   const SearchSpace& space_;
   const SearchOptions& options_;
+  const plan::Cluster& cluster_;
   PoweredBounds bounds_;
   std::vector<double> parameters_;  // of each module
   SearchPlans plans_;
+  plan::PartSizes sizes_;  // of layouts that are admitted
   KnownUpdates updates_;
   // Of the layout that is looked at: what is of interest, what has come of it so far, whether some
   // setting fits, and whether it could be submitted, which nobody asks before one does.
