@@ -137,10 +137,12 @@ void PrintIncident(const v1::Incident& incident, std::ostream& out) {
   PrintField("Layout", absl::StrJoin(wire::ChangeWords(incident), ", "), out);
   // Where training stands is known from then on.
   if (EndText(incident, "survivors_quiet") != "-") {
-    PrintField(
-        "Went on behind",
-        absl::StrCat("step ", incident.decided_step(), "; ", incident.steps_redone(), " redone"),
-        out);
+    const bool is_back =
+        EndText(incident, "resumed") != "-" || EndText(incident, "first_step") != "-";
+    PrintField("Went on behind",
+               absl::StrCat("step ", incident.decided_step(),
+                            is_back ? absl::StrCat("; ", incident.steps_redone(), " redone") : ""),
+               out);
     PrintField("Communicators", incident.standby() ? "standby" : "new", out);
   }
   PrintField("No second home", incident.not_safe(), out);

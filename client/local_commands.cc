@@ -25,6 +25,7 @@
 #include "core/job/scalar.h"
 #include "core/plan/memory_fit.h"
 #include "core/plan/plan.h"
+#include "core/posix/beside.h"
 #include "core/posix/file.h"
 #include "core/schedule/preview.h"
 #include "core/schedule/profile.h"
@@ -188,7 +189,7 @@ schedule::SearchOptions SearchOptionsOf(const PlanOptions& options, const plan::
   schedule::SearchOptions search{.device_memory = device_memory,
                                  .profile = profile,
                                  .items = items,
-                                 .threads = std::thread::hardware_concurrency()};
+                                 .threads = {std::thread::hardware_concurrency(), RunBeside}};
   search.devices = options.devices.value_or(static_cast<int32_t>(cluster.devices.size()));
   search.node_devices = NodeDevicesOf(options, cluster);
   return search;
@@ -337,7 +338,7 @@ int Plan(const PlanOptions& options, Io& io) {
     ASSIGN_OR_RETURN(
         const wire::ResolvedJob resolved,
         wire::Resolve(file->document.text(), file->job, job::Purpose::kPlan,
-                      {.threads = std::thread::hardware_concurrency(),
+                      {.threads = {std::thread::hardware_concurrency(), RunBeside},
                        .node_devices = NodeDevicesOf(options, *cluster),
                        .device_memory = *device_memory,
                        .costs = {.profile = *profile,

@@ -83,13 +83,16 @@ std::string WhatHappened(const Incident& incident) {
   return absl::StrCat(subject, verb, rest.empty() ? job::ToString(cause.kind) : rest);
 }
 
-// "step 181 redone", "steps 161 to 181 redone", or "... to be redone"; empty: none.
+// "step 181 redone", "steps 161 to 181 redone", or "... to be redone", or, where nobody will,
+// "... not redone"; empty: none.
 std::string RedoneText(const Incident& incident, bool is_back) {
   if (incident.steps_redone <= 0) return "";
   const int64_t first = incident.decided_step + 1, last = first + incident.steps_redone - 1;
   const std::string steps =
       first == last ? absl::StrCat("step ", first) : absl::StrCat("steps ", first, " to ", last);
-  return absl::StrCat(steps, is_back ? " redone" : " to be redone");
+  return absl::StrCat(steps, is_back                     ? " redone"
+                             : incident.not_safe.empty() ? " to be redone"
+                                                         : " not redone");
 }
 
 std::string SecondsText(int64_t microseconds) {

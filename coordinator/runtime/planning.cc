@@ -25,6 +25,7 @@
 #include "core/plan/memory_fit.h"
 #include "core/plan/plan.h"
 #include "core/plan/preparation.h"
+#include "core/posix/beside.h"
 #include "core/schedule/admission.h"
 #include "core/schedule/device_kinds.h"
 #include "core/schedule/preview.h"
@@ -170,7 +171,8 @@ absl::StatusOr<Resolved> Resolve(const Document& document, job::ReadJob read, jo
   std::optional<job::DataShape> shape;
   if (read.spec.HasOpenLayout()) {
     devices = DevicesOf(read.spec, nodes());
-    devices.threads = std::min<size_t>(std::thread::hardware_concurrency(), kSearchThreadsMax);
+    devices.threads = {std::min<size_t>(std::thread::hardware_concurrency(), kSearchThreadsMax),
+                       RunBeside};
     resolved.data_key = DataKeyOf(read.spec, document.directory);
     if (!resolved.data_key.empty()) shape = data(resolved.data_key);
   }

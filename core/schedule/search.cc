@@ -6,7 +6,6 @@
 #include <deque>
 #include <limits>
 #include <optional>
-#include <thread>
 #include <tuple>
 #include <utility>
 
@@ -85,7 +84,9 @@ class Search {
     for (job::Module& module : spec_.modules) {
       if (!options.keep_written) module.recompute = Recompute::kNone;
     }
-    const size_t threads = std::clamp<size_t>(options.threads, 1, kLooksAtOnce);
+    const size_t threads = options.threads.run == nullptr
+                               ? 1
+                               : std::clamp<size_t>(options.threads.count, 1, kLooksAtOnce);
     for (size_t i = 0; i < threads; ++i) looks_.emplace_back(spec_, space_, options_, cluster_);
   }
 
@@ -168,28 +169,33 @@ class Search {
   absl::Status ForEach(size_t count,
                        absl::FunctionRef<absl::Status(LayoutLook&, size_t, GoOnRef)> work) {
     std::vector<absl::Status> done(count);
-    std::atomic<size_t> next = 0;
+    std::atomic<size_t> next = 1;  // the caller's thread begins with the first
     std::atomic<bool> stopped = false;
-    const auto run = [&](LayoutLook& by, GoOnRef go_on) {
-      for (size_t i = next++; i < count && !stopped; i = next++) {
+    const auto ask = [this] { return GoOn(); };
+    const auto look_round = [&stopped] { return stopped ? Stopped() : absl::OkStatus(); };
+    const auto run = [&](size_t thread) {
+      const GoOnRef go_on = thread == 0 ? GoOnRef(ask) : GoOnRef(look_round);
+      for (size_t i = thread == 0 ? 0 : next++; i < count && !stopped; i = next++) {
         done[i] = go_on();
-        if (done[i].ok()) done[i] = work(by, i, go_on);
+        if (done[i].ok()) done[i] = work(looks_[thread], i, go_on);
         if (!done[i].ok()) stopped = true;
       }
     };
-    {
-      std::vector<std::jthread> others;
-      for (size_t i = 1; i < std::min(looks_.size(), count); ++i) {
-        others.emplace_back([&run, &stopped, &by = looks_[i]] {
-          run(by, [&stopped] { return stopped ? Stopped() : absl::OkStatus(); });
-        });
-      }
-      run(looks_.front(), [this] { return GoOn(); });
+    const size_t threads = std::min(looks_.size(), count);
+    if (threads > 1) {
+      options_.threads.run(threads, run);
+    } else {
+      run(0);
     }
-    const auto failed = std::find_if(done.begin(), done.end(), [](const absl::Status& status) {
-      return !status.ok() && status != Stopped();
-    });
-    return failed == done.end() ? absl::OkStatus() : *failed;
+    const auto is = [](const absl::Status& status, bool stopped) {
+      return !status.ok() && (status == Stopped()) == stopped;
+    };
+    for (const bool stopped_by_another : {false, true}) {
+      for (const absl::Status& status : done) {
+        if (is(status, stopped_by_another)) return status;
+      }
+    }
+    return absl::OkStatus();
   }
   static absl::Status Stopped() { return absl::CancelledError("another thread has failed"); }
 
@@ -213,7 +219,8 @@ class Search {
         wanted_ *= 2;
         RETURN_IF_ERROR(LookAtPending(layouts));
       }
-      const size_t end = std::min({written_.size(), wanted_, next + AdmittedAtOnce()});
+      size_t end = std::min({written_.size(), wanted_, next + AdmittedAtOnce()});
+      while (end > next && IsBehindBest(written_[end - 1])) --end;
       std::vector<std::optional<Found>> admitted(end - next);
       const auto admit = [&](LayoutLook& by, size_t i, GoOnRef /*go_on*/) -> absl::Status {
         ASSIGN_OR_RETURN(admitted[i], by.Admit(written_[next + i], limits_));
@@ -222,14 +229,17 @@ class Search {
       RETURN_IF_ERROR(ForEach(admitted.size(), admit));
       if (admitted.empty()) return absl::OkStatus();
       for (std::optional<Found>& one : admitted) {
-        if (written_[next++].proposal.step * kRounding > LastOfBest()) return absl::OkStatus();
+        if (IsBehindBest(written_[next++])) return absl::OkStatus();
         Insert(*std::move(one), &best_);
         if (best_.size() > options_.best) best_.pop_back();
       }
     }
   }
-  // The first ones are admitted anyway, and the next one only if it may be among the best: some
-  // behind it may be for nothing.
+  bool IsBehindBest(const Found& written) const {
+    return written.proposal.step * kRounding > LastOfBest();
+  }
+  // The first ones are admitted anyway. Of others the first may show the next not to be of
+  // interest.
   size_t AdmittedAtOnce() const {
     return best_.size() < options_.best ? options_.best - best_.size() : kAdmittedAtOnce;
   }

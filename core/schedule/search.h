@@ -15,7 +15,7 @@
 // layouts are admitted in the order of what they take as written, until none that is left can be
 // among the best.
 //
-// Settings whose bound is above the last of the best found so far are not planned: the bound is
+// Settings whose bound is above the last of the best that are known are not planned: the bound is
 // what the busiest rank works, and what a pipeline takes to fill and to drain, which no simulated
 // step is below. So the best are those of trying all.
 //
@@ -30,6 +30,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "core/job/job_spec.h"
@@ -42,6 +43,14 @@ inline constexpr int32_t kSearchDevicesMax = 4096;
 inline constexpr int32_t kSearchModulesMax = 8;
 // Steps that count as equal, as a factor.
 inline constexpr double kNearlyEqual = 1.005;
+
+// By which layouts are looked at.
+struct SearchThreads {
+  size_t count = 1;  // the caller's among them; at most 32 are of use
+  // Runs run(0) on the caller's thread, each of run(1) to run(count - 1) on one of its own or not
+  // at all, and returns once all that run have returned (core/posix/beside.h); null: run(0) alone.
+  std::function<void(size_t count, absl::FunctionRef<void(size_t)> run)> run = nullptr;
+};
 
 struct SearchOptions {
   int32_t devices = 1;        // in [1, kSearchDevicesMax]
@@ -58,10 +67,10 @@ struct SearchOptions {
   bool keep_written = false;
   // False: tries everything, for tests.
   bool use_bounds = true;
-  // That look at layouts, the caller's among them; at most 32 are of use.
-  size_t threads = 1;
-  // Asked before each layout and each plan of one, on the caller's thread; null: nobody stops it.
-  // What is not OK ends the search with that.
+  SearchThreads threads;
+  // Asked before each layout and each plan of one that the caller's thread looks at, which has its
+  // part of every 32, on that thread; null: nobody stops it. What is not OK ends the search with
+  // that.
   std::function<absl::Status()> go_on = nullptr;
 };
 

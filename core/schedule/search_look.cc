@@ -236,8 +236,13 @@ absl::StatusOr<Looked> LayoutLook::Look(const SearchLayout& layout, size_t index
     if (one.has_value()) looked_.found = std::move(one);
     if (is_sound_ == false) break;
   }
+  const bool too_long = options_.use_bounds && looked_.found.has_value() &&
+                        looked_.found->proposal.step * kRounding > threshold_;
   if (is_sound_ == false) {
     looked_.found.reset();
+  } else if (too_long) {  // and another setting, which was passed over, may be better
+    looked_.found.reset();
+    looked_.slow = true;
   } else if (!looked_.found.has_value()) {
     looked_.slow = fits_ || some_slow;
     // What could not be submitted anyway is not too large.

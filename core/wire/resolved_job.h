@@ -7,7 +7,6 @@
 // job later, on other devices or with other profiles, plans what is written.
 #pragma once
 
-#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <optional>
@@ -18,12 +17,13 @@
 #include "core/job/data_shape.h"
 #include "core/job/job_reader.h"
 #include "core/schedule/device_kinds.h"
+#include "core/schedule/search.h"
 
 namespace phalanx::wire {
 
 // Of the devices that the job may get; all are taken to be alike.
 struct SearchedDevices {
-  size_t threads = 1;           // that search for them
+  schedule::SearchThreads threads;
   int32_t node_devices = 8;     // of each node
   int64_t device_memory = 0;    // bytes; 0: not known, which holds anything
   schedule::DeviceCosts costs;  // of a kind, or nominal

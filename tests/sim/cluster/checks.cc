@@ -192,8 +192,8 @@ void CoordinatorHost::CheckByChoice(const coordinator::JobState& job) {
 }
 
 // A job whose copies survive where its ranks work does not end for lack of state; it may for lack
-// of devices, at once where it does not wait for them and has lost some more since its last epoch
-// began, and for having recovered too often.
+// of devices, at once where it does not wait for them and has lost some more since its last
+// step, and for having recovered too often.
 void CoordinatorHost::CheckStateLost(const coordinator::JobView& job) {
   if (!job.failure.has_value() || job.failure->kind != job::FailureKind::kStateLost) return;
   const std::string& message = job.failure->message;

@@ -198,7 +198,6 @@ void Ledger::Begin(JobId id, Epoch epoch, const EpochStart& start, Epoch copies,
   job.steps.erase(given_up, job.steps.end());
   job.epoch = epoch;
   job.begin = step;
-  job.loses_ranks = false;
 }
 
 void Ledger::OnTold(JobId id, const coordinator::StepReport& step) {
@@ -248,6 +247,7 @@ void Ledger::OnDecided(JobId id, Epoch epoch, int32_t rank, const EpochStart& kn
     Violate(absl::StrCat(name, " is decided; the last one was ", job.last()));
   const uint64_t before = BitsAt(job, step - 1);
   job.gone_back.clear();
+  job.loses_ranks = false;
   ++steps_decided_;
   job.steps[step] = {.epoch = epoch,
                      .decision = decision,

@@ -47,13 +47,13 @@ class Ledger {
 
   // A rank has read the decision of a step; `known` counts it in.
   void OnDecided(JobId job, Epoch epoch, int32_t rank, const coordinator::EpochStart& known);
-  // A process has state of the job, until it is gone; `fails`: not because it was to end.
+  // A process has state of the job, until it is gone; `fails`: killed, or with another code than 0.
   void OnHolds(JobId job, uint64_t process) { jobs_[job].holders.insert(process); }
   void OnProcessGone(JobId job, uint64_t process, bool fails) {
     jobs_[job].holders.erase(process);
     if (fails) jobs_[job].loses_ranks = true;
   }
-  // Whether some process of the job has failed since its last epoch began.
+  // Whether some process of the job has failed since its last step.
   bool LosesRanks(JobId job) const {
     const auto found = jobs_.find(job);
     return found != jobs_.end() && found->second.loses_ranks;
@@ -137,7 +137,7 @@ class Ledger {
     std::vector<std::string> standby_order;                      // the oldest set first
     std::pair<Epoch, std::string> connects;  // the last epoch whose ranks do, and how
     std::optional<Copies> copies;            // the last ones
-    bool loses_ranks = false;                // since `epoch` began
+    bool loses_ranks = false;                // since the last step
     Epoch back_epoch;  // the last one that went back to copies; users have seen this step before
     int64_t seen = 0;
     std::map<Epoch, std::set<size_t>> copy_nodes;  // that have memory for them

@@ -368,7 +368,7 @@ TEST(SummaryTest, LossThatNothingCameBackFrom_RedidNothing) {
                     .steps_redone = 3};
   EXPECT_THAT(Summary(incident), EndsWith("; steps 181 to 183 to be redone; not back yet"));
   incident.not_safe = "the job has failed";
-  EXPECT_THAT(Summary(incident), EndsWith("; steps 181 to 183 to be redone; not gone on from"));
+  EXPECT_THAT(Summary(incident), EndsWith("; steps 181 to 183 not redone; not gone on from"));
 }
 
 TEST_F(IncidentTest, NodeThatIsLost_NamesTheFirstRankThatTrainedThere) {
