@@ -236,7 +236,7 @@ UpdateBytes UpdateCost(const Plan& plan, const PartId& part) {
   const double mirrors =
       IsMirrored(plan, part.module) ? std::min<double>(layout.state_copies, count) - 1 : 0;
   const bool by_collectives = parameters.replicas > 1 && replicas.EqualWidths(part.stage);
-  const bool for_all = everywhere && by_collectives;  // all-reduced
+  const bool for_all = SumsAreForAll(plan, part.module, part.stage);
   return {
       .reduced = (for_all ? 2 : 1) * travels * wide_bytes,
       .normed = led * wide_bytes,

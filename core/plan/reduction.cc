@@ -224,7 +224,7 @@ Reduction ReductionOf(const Plan& plan, const Place& place, int32_t chunk,
   if (!plan.replicas(place.module).EqualWidths(place.pp))
     return ReductionByMessages(plan, place, chunk, parameters);
   Reduction reduction = WithoutMeans(plan, place, chunk, parameters);
-  reduction.for_all = EveryReplicaIsHome(plan, place.module);
+  reduction.for_all = SumsAreForAll(plan, place.module, place.pp);
   const Rank self = plan.RankOf(place);
   const std::vector<RankList> homes = HomesOf(plan, place.module, reduction.group);
   for (ReducedBucket& bucket : reduction.buckets) {

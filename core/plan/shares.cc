@@ -122,6 +122,10 @@ bool EveryReplicaIsHome(const Plan& plan, int32_t module) {
          plan.layout.modules[static_cast<size_t>(module)].state_copies >= count;
 }
 
+bool SumsAreForAll(const Plan& plan, int32_t module, int32_t stage) {
+  return EveryReplicaIsHome(plan, module) && plan.replicas(module).EqualWidths(stage);
+}
+
 bool HasHostHome(const Plan& plan, int32_t module) {
   const ModuleLayout& layout = plan.layout.modules[static_cast<size_t>(module)];
   return layout.state_home == job::StateHome::kHost && layout.state_copies > 1;

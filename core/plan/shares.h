@@ -109,6 +109,9 @@ bool AllIsMirrored(const Plan& plan);
 // Whether every rank of the module is a home of all that it leads, beside one of each other
 // replica, and updates it all (kDerivationOfUpdatesEverywhere).
 bool EveryReplicaIsHome(const Plan& plan, int32_t module);
+// Whether one collective brings every rank of the stage all sums that it leads, since all are such
+// homes, of one width.
+bool SumsAreForAll(const Plan& plan, int32_t module, int32_t stage);
 // Whether the module's second home is host memory of the primary's node.
 bool HasHostHome(const Plan& plan, int32_t module);
 // Whether ranks copy optimizer state to host memory. They copy that of all modules as soon as one

@@ -168,17 +168,19 @@ class Search {
   // within it the caller's thread asks whether to go on; the others are stopped by what has failed.
   absl::Status ForEach(size_t count,
                        absl::FunctionRef<absl::Status(LayoutLook&, size_t, GoOnRef)> work) {
-    std::vector<absl::Status> done(count);
     std::atomic<size_t> next = 1;  // the caller's thread begins with the first
     std::atomic<bool> stopped = false;
+    absl::Status failed;  // written by whoever stops the others
     const auto ask = [this] { return GoOn(); };
-    const auto look_round = [&stopped] { return stopped ? Stopped() : absl::OkStatus(); };
+    const auto look_round = [&stopped] {
+      return stopped ? absl::CancelledError("another thread has failed") : absl::OkStatus();
+    };
     const auto run = [&](size_t thread) {
       const GoOnRef go_on = thread == 0 ? GoOnRef(ask) : GoOnRef(look_round);
       for (size_t i = thread == 0 ? 0 : next++; i < count && !stopped; i = next++) {
-        done[i] = go_on();
-        if (done[i].ok()) done[i] = work(looks_[thread], i, go_on);
-        if (!done[i].ok()) stopped = true;
+        absl::Status status = go_on();
+        if (status.ok()) status = work(looks_[thread], i, go_on);
+        if (!status.ok() && !stopped.exchange(true)) failed = std::move(status);
       }
     };
     const size_t threads = std::min(looks_.size(), count);
@@ -187,17 +189,8 @@ class Search {
     } else {
       run(0);
     }
-    const auto is = [](const absl::Status& status, bool stopped) {
-      return !status.ok() && (status == Stopped()) == stopped;
-    };
-    for (const bool stopped_by_another : {false, true}) {
-      for (const absl::Status& status : done) {
-        if (is(status, stopped_by_another)) return status;
-      }
-    }
-    return absl::OkStatus();
+    return failed;
   }
-  static absl::Status Stopped() { return absl::CancelledError("another thread has failed"); }
 
   void Note(Looked looked, size_t index, double threshold) {
     result_.simulated += looked.simulated;

@@ -101,6 +101,21 @@ TEST_F(IncidentsTest, Show_HasTheVerdictAndEachPhase) {
   }
 }
 
+TEST_F(IncidentsTest, Show_OfOneThatNothingCameBackFrom_DoesNotSayThatStepsWereRedone) {
+  EXPECT_EQ(Show({.job = "job-7", .number = 2}), kSuccess);
+  EXPECT_THAT(captured_.out.str(), HasSubstr("step 180; 1 redone"));
+  server_.incidents = [](const v1::ListIncidentsRequest& /*request*/,
+                         v1::ListIncidentsResponse* response) {
+    v1::Incident& incident = *response->add_incidents();
+    incident = AnIncident(1);
+    for (const int phase : {5, 6, 7}) incident.mutable_phases(phase)->clear_end();
+    return grpc::Status::OK;
+  };
+  EXPECT_EQ(Show({.job = "job-7", .number = 1}), kSuccess);
+  const std::string out = captured_.out.str();
+  EXPECT_THAT(out.substr(out.rfind("Went on behind")), StartsWith("Went on behind: step 180\n"));
+}
+
 TEST_F(IncidentsTest, Svg_GoesToItsFileOrToStandardOutputAlone) {
   const std::string file = support::MakeFolder("incidents") + "/one.svg";
   EXPECT_EQ(Show({.job = "job-7", .number = 1, .svg = file}), kSuccess);
