@@ -12,6 +12,7 @@ import json
 import os
 import pathlib
 import random
+import re
 import shutil
 import signal
 import socket
@@ -288,7 +289,7 @@ class MembersTest(unittest.TestCase):
             self.members.bring_back(member)
             submits.await_more(3)
         self.expect_kept(submits.finish())
-        self.assertRegex(self.coordinators.phalanx("nodes"), "here +Ready")
+        self.await_node("here")
 
     def test_without_most_members_nothing_is_accepted(self):
         submits = Submits(self.coordinators)
@@ -323,6 +324,12 @@ class MembersTest(unittest.TestCase):
                     shutil.copy(source, f"{target}.new")
                     os.rename(f"{target}.new", target)
                 self.await_text(index, f"{self.coordinators.addresses[0]} leads")
+
+    def await_node(self, name):
+        """Its daemon looks for who leads at its own pace, as a user's command does not."""
+        deadline = time.monotonic() + PATIENCE
+        while not re.search(rf"^{name} +Ready", nodes := self.coordinators.phalanx("nodes"), re.MULTILINE):
+            assert time.monotonic() < deadline, (nodes, self.logs())
 
     def await_text(self, index, text):
         deadline = time.monotonic() + PATIENCE
