@@ -12,6 +12,7 @@
 #include "core/base/status.h"
 #include "core/plan/derivation.h"
 #include "core/plan/lowered.h"
+#include "core/plan/memory_estimate.h"
 #include "core/plan/module_loss.h"
 #include "core/plan/replica_order.h"
 #include "core/plan/speeds.h"
@@ -35,8 +36,9 @@ class Successor {
  public:
   // `plan`: the running one, where no module has restarted, else WithoutRestarts. `running`: its
   // layout.
-  Successor(const Plan& plan, const Layout& running, const Change& change)
+  Successor(const Plan& plan, const Layout& running, const Change& change, PartSizes& sizes)
       : plan_(plan),
+        sizes_(sizes),
         restart_(change.restart),
         devices_(plan),
         lost_(running.lost.begin(), running.lost.end()),
@@ -107,6 +109,7 @@ class Successor {
   absl::Status Fits(const Layout& layout, const MemoryLimits& limits) const;
 
   const Plan& plan_;
+  PartSizes& sizes_;
   const bool restart_;
   DevicesOfPlaces devices_;
   std::set<Rank> lost_;     // all that are lost in the end
@@ -380,7 +383,7 @@ std::set<Rank> Successor::GoneOf(size_t m) const {
 absl::Status Successor::Fits(const Layout& layout, const MemoryLimits& limits) const {
   ASSIGN_OR_RETURN(const Plan plan, Expand(plan_.spec, layout));
   if (!MayLack(plan, limits)) return absl::OkStatus();
-  return CheckMemory(plan, limits);
+  return CheckMemory(plan, EstimateMemory(plan, {}, sizes_), limits);
 }
 
 absl::StatusOr<Layout> Successor::Restart(const std::vector<size_t>& modules,
@@ -450,7 +453,7 @@ absl::StatusOr<NextLayout> Successor::Finish(const MemoryLimits& limits) const {
 }  // namespace
 
 absl::StatusOr<NextLayout> LayoutAfter(const Plan& running, const Change& change,
-                                       const MemoryLimits& limits) {
+                                       const MemoryLimits& limits, PartSizes* sizes) {
   RETURN_IF_ERROR(CheckChange(running, change));
   std::optional<Plan> healthy;
   if (HasRestarts(running.layout)) {
@@ -460,7 +463,9 @@ absl::StatusOr<NextLayout> LayoutAfter(const Plan& running, const Change& change
     }
     ASSIGN_OR_RETURN(healthy, WithoutRestarts(running));
   }
-  Successor next(healthy.has_value() ? *healthy : running, running.layout, change);
+  PartSizes own;
+  Successor next(healthy.has_value() ? *healthy : running, running.layout, change,
+                 sizes == nullptr ? own : *sizes);
   if (change.spares) {
     while (next.TakeSpares()) continue;
   }
@@ -473,8 +478,8 @@ absl::StatusOr<Plan> PlanWithout(const Plan& healthy, absl::Span<const Rank> los
 }
 
 absl::StatusOr<Plan> PlanAfter(const Plan& running, const Change& change,
-                               const MemoryLimits& limits) {
-  ASSIGN_OR_RETURN(NextLayout next, LayoutAfter(running, change, limits));
+                               const MemoryLimits& limits, PartSizes* sizes) {
+  ASSIGN_OR_RETURN(NextLayout next, LayoutAfter(running, change, limits, sizes));
   next.layout.epoch = running.epoch();
   ASSIGN_OR_RETURN(Plan plan, Expand(running.spec, std::move(next.layout)));
   plan.candidates = running.candidates;

@@ -41,6 +41,7 @@
 #include "absl/types/span.h"
 #include "core/plan/change.h"
 #include "core/plan/memory_fit.h"
+#include "core/plan/part_sizes.h"
 #include "core/plan/plan.h"
 
 namespace phalanx::plan {
@@ -69,8 +70,9 @@ struct NextLayout {
 // Errors: those of CheckChange; FailedPrecondition where a module would be left without a replica,
 // the ladder has no rung that can be taken, a module has to restart and no degrees fit, or places
 // are to be slow from now on where a module has restarted.
+// `sizes`: of whoever asks for more plans of the job; nullptr: nobody.
 absl::StatusOr<NextLayout> LayoutAfter(const Plan& running, const Change& change,
-                                       const MemoryLimits& limits = {});
+                                       const MemoryLimits& limits = {}, PartSizes* sizes = nullptr);
 
 // The plan of a job that begins without the places `lost`: LayoutAfter of its healthy plan without
 // spares, in the same epoch and with its notes of what was lowered.
@@ -80,6 +82,6 @@ absl::StatusOr<Plan> PlanWithout(const Plan& healthy, absl::Span<const Rank> los
 // The plan of LayoutAfter, in the epoch of `running`, which the caller numbers, and with its notes
 // of what was lowered. Errors: those of LayoutAfter.
 absl::StatusOr<Plan> PlanAfter(const Plan& running, const Change& change,
-                               const MemoryLimits& limits = {});
+                               const MemoryLimits& limits = {}, PartSizes* sizes = nullptr);
 
 }  // namespace phalanx::plan

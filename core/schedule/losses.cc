@@ -119,7 +119,7 @@ Loss LossOf(const plan::Plan& plan, Rank rank, const plan::MemoryLimits& limits,
   const bool restarts = !left.ok();
   if (restarts) {
     change.restart = true;
-    left = plan::PlanAfter(plan, change, limits);
+    left = plan::PlanAfter(plan, change, limits, &sizes);
   }
   const std::vector<plan::Place> places = plan.PlacesOf(rank);
   const bool only_home =

@@ -20,11 +20,11 @@ struct Lanes {
   std::vector<int32_t> kind_of;  // as in ReplicaKinds; empty: there is one
 };
 
-// Samples of a microbatch over all language replicas: as many in each, on average.
-double SamplesOf(const plan::Plan& plan) {
-  const int64_t lanes = plan.replicas(plan.spec.language).present_replicas();
-  const int64_t samples = (plan.spec.batch.global + lanes - 1) / lanes;
-  return static_cast<double>(samples * lanes) / static_cast<double>(plan.microbatches);
+// Samples of a microbatch over all lanes of the module, on average; as many in each language
+// replica as in the fullest.
+double SamplesOf(const plan::Plan& plan, int32_t module) {
+  return SamplesOfMicrobatch(
+      plan.spec, module, plan.replicas(plan.spec.language).present_replicas(), plan.microbatches);
 }
 
 Lanes LanesOf(const plan::Plan& plan, const plan::ModulePlan& module, const WorkModel& model) {
@@ -44,7 +44,7 @@ Lanes LanesOf(const plan::Plan& plan, const plan::ModulePlan& module, const Work
   }
   lanes.kind_of = std::move(shapes.kind_of);
   if (!lanes.kinds.empty()) return lanes;
-  Lane& lane = add(SamplesOf(plan), table.present_replicas());
+  Lane& lane = add(SamplesOf(plan, module.index), table.present_replicas());
   for (int32_t stage = 0; stage < module.pp(); ++stage)
     lane.widths.push_back(table.WidestOf(stage));
   return lanes;
@@ -96,9 +96,9 @@ double MessageSeconds(const plan::Plan& plan, const DeviceProfile& profile, cons
   plan::RankList ends;
   for (const plan::PartId& end : {link.from, link.to}) {
     const plan::ReplicaTable& table = plan.replicas(end.module);
-    rows = std::max(rows,
-                    model.RowsOfLane(link.from.module, SamplesOf(plan), table.present_replicas()) /
-                        (table.NarrowestOf(end.stage) * table.cp()));
+    rows = std::max(rows, model.RowsOfLane(link.from.module, SamplesOf(plan, link.from.module),
+                                           table.present_replicas()) /
+                              (table.NarrowestOf(end.stage) * table.cp()));
     for (const Rank rank : plan.TensorGroup(end.module, table.FirstPresent(), end.stage))
       ends.push_back(rank);
   }

@@ -99,12 +99,7 @@ class Search {
     result_.layouts = static_cast<int64_t>(layouts.size());
     RETURN_IF_ERROR(LookAtPending(layouts));
     if (written_.empty()) return NothingFits(layouts.empty());
-    if (options_.device_memory == 0) {  // nothing is lowered
-      written_.resize(std::min(written_.size(), options_.best));
-      best_ = std::move(written_);
-    } else {
-      RETURN_IF_ERROR(Admit(layouts));
-    }
+    RETURN_IF_ERROR(Admit(layouts));
     PutSimplestFirst();
     for (Found& found : best_) Keep(std::move(found.proposal));
     return std::move(result_);
@@ -197,6 +192,7 @@ class Search {
     unsound_.Update(looked.unsound);
     unplanned_.Update(looked.unplanned);
     if (looked.found.has_value()) Insert(*std::move(looked.found), &written_);
+    if (looked.mirrored.has_value()) Insert(*std::move(looked.mirrored), &written_);
     if (looked.slow) pending_.push_back({.least = threshold / kRounding, .index = index});
     if (!looked.too_large.has_value()) return;
     ++result_.too_large;
@@ -215,16 +211,16 @@ class Search {
       size_t end = std::min({written_.size(), wanted_, next + AdmittedAtOnce()});
       while (end > next && IsBehindBest(written_[end - 1])) --end;
       std::vector<std::optional<Found>> admitted(end - next);
+      const double most = LastOfBest();
       const auto admit = [&](LayoutLook& by, size_t i, GoOnRef /*go_on*/) -> absl::Status {
-        ASSIGN_OR_RETURN(admitted[i], by.Admit(written_[next + i], limits_));
+        ASSIGN_OR_RETURN(admitted[i], by.Admit(written_[next + i], limits_, most));
         return absl::OkStatus();
       };
       RETURN_IF_ERROR(ForEach(admitted.size(), admit));
       if (admitted.empty()) return absl::OkStatus();
       for (std::optional<Found>& one : admitted) {
         if (IsBehindBest(written_[next++])) return absl::OkStatus();
-        Insert(*std::move(one), &best_);
-        if (best_.size() > options_.best) best_.pop_back();
+        if (one.has_value()) InsertIntoBest(*std::move(one));
       }
     }
   }
@@ -235,6 +231,19 @@ class Search {
   // interest.
   size_t AdmittedAtOnce() const {
     return best_.size() < options_.best ? options_.best - best_.size() : kAdmittedAtOnce;
+  }
+
+  // Each layout once.
+  void InsertIntoBest(Found found) {
+    const auto same = std::find_if(best_.begin(), best_.end(), [&found](const Found& other) {
+      return other.index == found.index;
+    });
+    if (same != best_.end()) {
+      if (same->Key() <= found.Key()) return;
+      best_.erase(same);
+    }
+    Insert(std::move(found), &best_);
+    if (best_.size() > options_.best) best_.pop_back();
   }
 
   static void Insert(Found found, std::vector<Found>* ordered) {

@@ -24,11 +24,10 @@ bool DelaysWeights(const job::Schedule& schedule) {
 
 }  // namespace
 
-Microbatches MicrobatchesOf(const job::JobSpec& spec, const SearchLayout& layout, int64_t micro) {
+int64_t MicrobatchesOf(const job::JobSpec& spec, const SearchLayout& layout, int64_t micro) {
   const int64_t lanes = layout.degrees[static_cast<size_t>(spec.language)].dp;
   const int64_t samples = (spec.batch.global + lanes - 1) / lanes;
-  const int64_t count = (samples + micro - 1) / micro;
-  return {count, static_cast<double>(samples * lanes) / static_cast<double>(count)};
+  return (samples + micro - 1) / micro;
 }
 
 job::Recompute RecomputeOf(const job::JobSpec& spec, int32_t module, const Setting& setting) {
@@ -37,29 +36,31 @@ job::Recompute RecomputeOf(const job::JobSpec& spec, int32_t module, const Setti
 }
 
 PartShape SearchBounds::ShapeOf(const SearchLayout& layout, int32_t module,
-                                const Microbatches& batch) const {
+                                int64_t microbatches) const {
   const auto m = static_cast<size_t>(module);
   const Degrees& degrees = layout.degrees[m];
   const job::Parallel& written = spec_.modules[m].parallel;
   const bool open = space_.open[m];
+  const double samples = SamplesOfMicrobatch(
+      spec_, module, layout.degrees[static_cast<size_t>(spec_.language)].dp, microbatches);
   return {.module = module,
           .width = degrees.tp,
           .sequence = open ? CutsSequences(spec_, degrees.tp) : written.sequence,
-          .rows = model_.RowsOfLane(module, batch.samples, degrees.dp) / (open ? 1 : written.cp),
-          .microbatches = batch.count};
+          .rows = model_.RowsOfLane(module, samples, degrees.dp) / (open ? 1 : written.cp),
+          .microbatches = microbatches};
 }
 
 double SearchBounds::OfLayout(const SearchLayout& layout, int64_t micro) {
-  const Microbatches batch = MicrobatchesOf(spec_, layout, micro);
+  const int64_t microbatches = MicrobatchesOf(spec_, layout, micro);
   std::vector<double> spans(layout.sizes.size(), 0);
   for (size_t i = 0; i < spec_.modules.size(); ++i) {
-    const PartShape shape = ShapeOf(layout, static_cast<int32_t>(i), batch);
+    const PartShape shape = ShapeOf(layout, static_cast<int32_t>(i), microbatches);
     const auto [total, is_new] =
         totals_.try_emplace({shape.module, shape.width, shape.rows, shape.microbatches});
     if (is_new) total->second = model_.OfModule(shape).total();
     spans[static_cast<size_t>(layout.span_of[i])] += total->second / layout.degrees[i].pp;
   }
-  return static_cast<double>(batch.count) * *std::max_element(spans.begin(), spans.end());
+  return static_cast<double>(microbatches) * *std::max_element(spans.begin(), spans.end());
 }
 
 std::vector<int32_t> SearchBounds::LayersByFlow(int32_t module, int32_t pp,
@@ -86,9 +87,8 @@ std::vector<int32_t> SearchBounds::LayersByFlow(int32_t module, int32_t pp,
 }
 
 const SearchBounds::Stages& SearchBounds::StagesOf(const SearchLayout& layout, int32_t module,
-                                                   const Microbatches& batch,
-                                                   const Setting& setting) {
-  PartShape shape = ShapeOf(layout, module, batch);
+                                                   int64_t microbatches, const Setting& setting) {
+  PartShape shape = ShapeOf(layout, module, microbatches);
   shape.recompute = RecomputeOf(spec_, module, setting);
   const int32_t pp = layout.degrees[static_cast<size_t>(module)].pp;
   const int32_t chunks = job::ChunksOf(spec_, setting.schedule, module);
@@ -121,7 +121,7 @@ bool SearchBounds::DefaultOrder(size_t module) const {
 }
 
 // Of a microbatch, on the rank of the span that works most.
-double SearchBounds::OfSpan(const SearchLayout& layout, int32_t span, const Microbatches& batch,
+double SearchBounds::OfSpan(const SearchLayout& layout, int32_t span, int64_t microbatches,
                             const Setting& setting) {
   std::vector<const std::vector<double>*> works;  // of each module there
   double most = 0, average = 0;
@@ -130,7 +130,7 @@ double SearchBounds::OfSpan(const SearchLayout& layout, int32_t span, const Micr
   for (size_t i = 0; i < spec_.modules.size(); ++i) {
     if (layout.span_of[i] != span) continue;
     const auto module = static_cast<int32_t>(i);
-    const Stages& stages = StagesOf(layout, module, batch, setting);
+    const Stages& stages = StagesOf(layout, module, microbatches, setting);
     works.push_back(&stages.work);
     most = std::max(most, stages.most);
     average += stages.average;
@@ -149,12 +149,13 @@ double SearchBounds::OfSpan(const SearchLayout& layout, int32_t span, const Micr
 }
 
 // As core/schedule/bound.h, of the language module alone: the first chunks are what fills.
-double SearchBounds::OfLanguage(const SearchLayout& layout, const Microbatches& batch,
+double SearchBounds::OfLanguage(const SearchLayout& layout, int64_t microbatches,
                                 const Setting& setting) {
-  const std::vector<PassSeconds>& stages = StagesOf(layout, spec_.language, batch, setting).by_flow;
+  const std::vector<PassSeconds>& stages =
+      StagesOf(layout, spec_.language, microbatches, setting).by_flow;
   const auto pp = static_cast<size_t>(layout.degrees[static_cast<size_t>(spec_.language)].pp);
   const bool vee = setting.schedule.name == ScheduleName::kZeroBubbleV;
-  const auto count = static_cast<double>(batch.count);
+  const auto count = static_cast<double>(microbatches);
   double before = 0, chain = stages.front().backward_weight, most = 0;
   for (size_t stage = 0; stage < pp; ++stage) {
     double inputs = 0, weights = 0;
@@ -175,16 +176,16 @@ double SearchBounds::OfLanguage(const SearchLayout& layout, const Microbatches& 
 }
 
 double SearchBounds::OfSetting(const SearchLayout& layout, const Setting& setting) {
-  const Microbatches batch = MicrobatchesOf(spec_, layout, setting.micro);
-  return std::max(OfLanguage(layout, batch, setting), OfWork(layout, setting));
+  const int64_t microbatches = MicrobatchesOf(spec_, layout, setting.micro);
+  return std::max(OfLanguage(layout, microbatches, setting), OfWork(layout, setting));
 }
 
 double SearchBounds::OfWork(const SearchLayout& layout, const Setting& setting) {
-  const Microbatches batch = MicrobatchesOf(spec_, layout, setting.micro);
+  const int64_t microbatches = MicrobatchesOf(spec_, layout, setting.micro);
   double bound = 0;
   for (size_t span = 0; span < layout.sizes.size(); ++span) {
-    const double work = OfSpan(layout, static_cast<int32_t>(span), batch, setting);
-    bound = std::max(bound, static_cast<double>(batch.count) * work);
+    const double work = OfSpan(layout, static_cast<int32_t>(span), microbatches, setting);
+    bound = std::max(bound, static_cast<double>(microbatches) * work);
   }
   return bound;
 }

@@ -20,14 +20,11 @@ struct Setting {
   job::Schedule schedule;
   // Of the language module, and of all others at least.
   job::Recompute language = job::Recompute::kNone, others = job::Recompute::kNone;
+  friend bool operator==(const Setting&, const Setting&) = default;
 };
 
-// Microbatches of a step, and samples of each over all language replicas, on average.
-struct Microbatches {
-  int64_t count = 1;
-  double samples = 1;
-};
-Microbatches MicrobatchesOf(const job::JobSpec& spec, const SearchLayout& layout, int64_t micro);
+// Of a step.
+int64_t MicrobatchesOf(const job::JobSpec& spec, const SearchLayout& layout, int64_t micro);
 
 // Recomputation of a module under a setting: at least what the job says.
 job::Recompute RecomputeOf(const job::JobSpec& spec, int32_t module, const Setting& setting);
@@ -52,14 +49,14 @@ class SearchBounds {
     double most = 0, average = 0;
   };
 
-  PartShape ShapeOf(const SearchLayout& layout, int32_t module, const Microbatches& batch) const;
+  PartShape ShapeOf(const SearchLayout& layout, int32_t module, int64_t microbatches) const;
   bool DefaultOrder(size_t module) const;
   std::vector<int32_t> LayersByFlow(int32_t module, int32_t pp, const job::Schedule& schedule);
-  const Stages& StagesOf(const SearchLayout& layout, int32_t module, const Microbatches& batch,
+  const Stages& StagesOf(const SearchLayout& layout, int32_t module, int64_t microbatches,
                          const Setting& setting);
-  double OfSpan(const SearchLayout& layout, int32_t span, const Microbatches& batch,
+  double OfSpan(const SearchLayout& layout, int32_t span, int64_t microbatches,
                 const Setting& setting);
-  double OfLanguage(const SearchLayout& layout, const Microbatches& batch, const Setting& setting);
+  double OfLanguage(const SearchLayout& layout, int64_t microbatches, const Setting& setting);
 
   const job::JobSpec& spec_;
   const SearchSpace& space_;

@@ -147,26 +147,29 @@ std::vector<LayoutLook::Way> LayoutLook::SettingsOf(const SearchLayout& layout) 
   return settings;
 }
 
-absl::StatusOr<std::optional<Found>> LayoutLook::FoundOf(plan::Plan plan, size_t index,
+absl::StatusOr<std::optional<Found>> LayoutLook::FoundOf(plan::Plan plan, size_t index, Care care,
                                                          double most) {
   const int64_t memory = plans_.MemoryOf(plan);
   job::JobSpec spec = plan.spec;  // as a proposal has it
   if (options_.keep_written) spec.resources.devices = spec_.resources.devices;
   ASSIGN_OR_RETURN(
       std::optional<Proposal> proposal,
-      MeasureWithin(most, std::move(plan), options_.profile, options_.items, updates_));
+      MeasureWithin(most, care, std::move(plan), options_.profile, options_.items, updates_));
   if (!proposal.has_value()) return std::nullopt;
   proposal->memory = memory;
   proposal->spec = std::move(spec);
   return Found{*std::move(proposal), index};
 }
 
-absl::StatusOr<Found> LayoutLook::Admit(const Found& written, const plan::MemoryLimits& limits) {
-  ASSIGN_OR_RETURN(plan::Plan plan,
-                   AdmitWithoutRisks(written.proposal.spec, cluster_, limits, Epoch{1}, sizes_));
+absl::StatusOr<std::optional<Found>> LayoutLook::Admit(const Found& written,
+                                                       const plan::MemoryLimits& limits,
+                                                       double most) {
+  job::JobSpec spec = written.proposal.spec;
+  spec.resources.devices = std::max(spec.resources.devices, spec.World());
+  ASSIGN_OR_RETURN(plan::Plan plan, AdmitWithoutRisks(spec, cluster_, limits, Epoch{1}, sizes_));
   plans_.Forget();
-  ASSIGN_OR_RETURN(std::optional<Found> found, FoundOf(std::move(plan), written.index, kAnyStep));
-  return *std::move(found);
+  return FoundOf(std::move(plan), written.index, Care::kWhole,
+                 options_.use_bounds ? most / kRounding : kAnyStep);
 }
 
 absl::StatusOr<std::optional<Found>> LayoutLook::BestWay(const SearchLayout& layout,
@@ -177,6 +180,7 @@ absl::StatusOr<std::optional<Found>> LayoutLook::BestWay(const SearchLayout& lay
   if (some_fits && !plans_.LeastFits(setting)) return std::nullopt;
   for (const auto& [bound, way] : WaysOf(layout, setting)) {
     if (TooSlow(bound)) return std::nullopt;
+    if (plans_.KeepsMirrors(way)) return std::nullopt;
     RETURN_IF_ERROR(go_on());
     if (!plans_.Fits(way)) {
       if (!some_fits && !plans_.LeastFits(setting)) return std::nullopt;
@@ -187,7 +191,7 @@ absl::StatusOr<std::optional<Found>> LayoutLook::BestWay(const SearchLayout& lay
     if (!is_sound_.has_value()) is_sound_ = IsSound(layout, plans_.laid());
     if (!*is_sound_) return std::nullopt;
     ASSIGN_OR_RETURN(std::optional<Found> one,
-                     FoundOf(*plans_.Under(way), index, MostOfUse() / kRounding));
+                     FoundOf(*plans_.Under(way), index, Care::kGlance, MostOfUse() / kRounding));
     looked_.simulated += one.has_value() ? 1 : 0;
     const bool better =
         one.has_value() && (!looked_.found.has_value() || one->Key() < looked_.found->Key());
@@ -199,7 +203,7 @@ absl::StatusOr<std::optional<Found>> LayoutLook::BestWay(const SearchLayout& lay
 
 bool LayoutLook::HasMicrobatches(const SearchLayout& layout, const job::Schedule& schedule,
                                  int64_t micro) const {
-  return schedule.encoder_chunks <= MicrobatchesOf(spec_, layout, micro).count;
+  return schedule.encoder_chunks <= MicrobatchesOf(spec_, layout, micro);
 }
 
 bool LayoutLook::IsSound(const SearchLayout& layout, const job::JobSpec& laid) {
@@ -214,6 +218,18 @@ bool LayoutLook::IsSound(const SearchLayout& layout, const job::JobSpec& laid) {
   return status.ok();
 }
 
+absl::StatusOr<bool> LayoutLook::LookUnder(const std::vector<Way>& settings,
+                                           const SearchLayout& layout, size_t index,
+                                           absl::FunctionRef<absl::Status()> go_on) {
+  for (const auto& [bound, setting] : settings) {
+    if (TooSlow(bound)) return true;
+    ASSIGN_OR_RETURN(std::optional<Found> one, BestWay(layout, setting, index, go_on));
+    if (one.has_value()) looked_.found = std::move(one);
+    if (is_sound_ == false) return false;
+  }
+  return false;
+}
+
 absl::StatusOr<Looked> LayoutLook::Look(const SearchLayout& layout, size_t index, double threshold,
                                         absl::FunctionRef<absl::Status()> go_on) {
   if (const double bound = options_.device_memory > 0 ? MemoryBoundOf(layout) : 0;
@@ -225,16 +241,24 @@ absl::StatusOr<Looked> LayoutLook::Look(const SearchLayout& layout, size_t index
   if (settings.empty()) return Looked{};
   if (TooSlow(settings.front().first)) return Looked{.slow = true};
   const job::JobSpec laid = WithLayout(spec_, space_, layout);
-  bool some_slow = false;
   fits_ = false;
   is_sound_ = std::nullopt;
   plans_.Begin(laid);
-  for (const auto& [bound, setting] : settings) {
-    some_slow = TooSlow(bound);
-    if (some_slow) break;
-    ASSIGN_OR_RETURN(std::optional<Found> one, BestWay(layout, setting, index, go_on));
-    if (one.has_value()) looked_.found = std::move(one);
-    if (is_sound_ == false) break;
+  ASSIGN_OR_RETURN(bool some_slow, LookUnder(settings, layout, index, go_on));
+  // A setting under which mirrors do not fit may be faster than those under which they do.
+  // Admission moves homes where microbatches cannot be smaller, and lowers more where a loss leaves
+  // no room.
+  const int32_t tp = layout.degrees[static_cast<size_t>(spec_.language)].tp;
+  const double room = fits_ && tp > 1 ? 1 - 1.0 / tp : 1;
+  if (is_sound_ != false && plans_.MoveHomes(room)) {
+    const std::optional<Found> mirrored = looked_.found;
+    std::vector<Way> smallest;
+    for (const Way& way : settings) {
+      if (way.second.micro == 1) smallest.push_back(way);
+    }
+    ASSIGN_OR_RETURN(const bool moved_slow, LookUnder(smallest, layout, index, go_on));
+    some_slow |= moved_slow;
+    if (mirrored.has_value() && looked_.found->Key() < mirrored->Key()) looked_.mirrored = mirrored;
   }
   const bool too_long = options_.use_bounds && looked_.found.has_value() &&
                         looked_.found->proposal.step * kRounding > threshold_;
@@ -242,6 +266,7 @@ absl::StatusOr<Looked> LayoutLook::Look(const SearchLayout& layout, size_t index
     looked_.found.reset();
   } else if (too_long) {  // and another setting, which was passed over, may be better
     looked_.found.reset();
+    looked_.mirrored.reset();
     looked_.slow = true;
   } else if (!looked_.found.has_value()) {
     looked_.slow = fits_ || some_slow;

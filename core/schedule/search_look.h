@@ -23,6 +23,7 @@
 #include "core/schedule/search.h"
 #include "core/schedule/search_bound.h"
 #include "core/schedule/search_plans.h"
+#include "core/schedule/search_setting.h"
 #include "core/schedule/search_space.h"
 
 namespace phalanx::schedule {
@@ -41,6 +42,9 @@ struct Found {
 // What a look at a layout has come to: `found`, `slow`, `too_large`, or that no job can have it.
 struct Looked {
   std::optional<Found> found;
+  // Where second homes of `found` do not fit as mirrors, the best setting under which they do:
+  // admission may find the one faster, or the other.
+  std::optional<Found> mirrored;
   bool slow = false;                // something of it takes more than was of interest
   std::optional<double> too_large;  // nothing of it fits, and it needs at least so many bytes
   int64_t simulated = 0;            // settings
@@ -59,8 +63,10 @@ class LayoutLook {
   // whatever has been looked at before. `go_on` is asked before each plan. Errors: what it says.
   absl::StatusOr<Looked> Look(const SearchLayout& layout, size_t index, double threshold,
                               absl::FunctionRef<absl::Status()> go_on);
-  // What it takes as it would be admitted to devices of that memory.
-  absl::StatusOr<Found> Admit(const Found& written, const plan::MemoryLimits& limits);
+  // What it takes as it would be admitted to devices of that memory. Nothing where that is more
+  // than `most` seconds.
+  absl::StatusOr<std::optional<Found>> Admit(const Found& written, const plan::MemoryLimits& limits,
+                                             double most);
 
  private:
   using Way = std::pair<double, Setting>;  // with its bound
@@ -75,7 +81,11 @@ class LayoutLook {
   // Schedules and micro batches, the least bound first.
   std::vector<Way> SettingsOf(const SearchLayout& layout);
   // What the plan takes. Nothing where it takes more than `most` for sure.
-  absl::StatusOr<std::optional<Found>> FoundOf(plan::Plan plan, size_t index, double most);
+  absl::StatusOr<std::optional<Found>> FoundOf(plan::Plan plan, size_t index, Care care,
+                                               double most);
+  // Keeps the best of what fits. Whether it broke off at a setting that is too slow.
+  absl::StatusOr<bool> LookUnder(const std::vector<Way>& settings, const SearchLayout& layout,
+                                 size_t index, absl::FunctionRef<absl::Status()> go_on);
   // Of one schedule and micro batch the recomputation that adds least of those that fit. Nothing
   // where that is no better than what is found already.
   absl::StatusOr<std::optional<Found>> BestWay(const SearchLayout& layout, const Setting& setting,

@@ -5,6 +5,7 @@
 #include "absl/status/statusor.h"
 #include "core/plan/draft.h"
 #include "core/plan/memory_estimate.h"
+#include "core/schedule/losses.h"
 #include "core/schedule/search_setting.h"
 
 namespace phalanx::schedule {
@@ -13,6 +14,13 @@ namespace {
 
 bool KeepsLeast(const Setting& setting) {
   return setting.language == job::Recompute::kFull && setting.others == job::Recompute::kFull;
+}
+
+bool HasMirrors(const plan::Plan& plan) {
+  return std::any_of(
+      plan.layout.modules.begin(), plan.layout.modules.end(), [](const plan::ModuleLayout& module) {
+        return module.state_home == job::StateHome::kMirror && module.state_copies > 1;
+      });
 }
 
 }  // namespace
@@ -24,11 +32,24 @@ void SearchPlans::Begin(const job::JobSpec& laid) {
   least_memory_ = std::numeric_limits<double>::infinity();
 }
 
+bool SearchPlans::MoveHomes(double room) {
+  if (misfits_.empty() || !has_mirrors_ || !LeavesHomesOpen(*laid_)) return false;
+  moved_ = true;
+  room_ = static_cast<int64_t>(room * static_cast<double>(device_memory_));
+  drafts_.clear();
+  misfits_.clear();
+  return true;
+}
+
 void SearchPlans::Forget() {
   laid_ = nullptr;
+  has_mirrors_ = moved_ = false;
+  room_ = device_memory_;
   drafts_.clear();
   states_.clear();
+  activations_.clear();
   misfits_.clear();
+  with_mirrors_.clear();
 }
 
 SearchPlans::Drafted* SearchPlans::DraftOf(const Setting& setting) {
@@ -36,15 +57,21 @@ SearchPlans::Drafted* SearchPlans::DraftOf(const Setting& setting) {
     return draft.schedule == setting.schedule;
   });
   if (known == drafts_.end()) {
-    absl::StatusOr<plan::Plan> made = plan::DraftPlan(WithSetting(*laid_, setting), cluster_);
+    job::JobSpec spec = WithSetting(*laid_, setting);
+    if (moved_) {
+      spec.recovery.state_home = job::StateHome::kHost;
+      spec.recovery.state_copies = std::min(spec.recovery.state_copies, 2);
+    }
+    absl::StatusOr<plan::Plan> made = plan::DraftPlan(spec, cluster_);
     unsound_.Update(made.status());
     if (!made.ok()) return nullptr;
+    made->spec.recovery = laid_->recovery;  // the document is the same
+    has_mirrors_ |= HasMirrors(*made);
     known = drafts_.insert(drafts_.end(), {.schedule = setting.schedule, .plan = *std::move(made)});
   }
   plan::Plan& plan = known->plan;
   if (known->dealt != setting.micro) {
     known->dealt = 0;
-    known->activations.clear();
     plan.spec.batch.micro = setting.micro;
     if (!plan::DealBatch(&plan).ok()) return nullptr;
     known->dealt = setting.micro;
@@ -90,8 +117,10 @@ SearchPlans::Need SearchPlans::NeedOf(Drafted& drafted) {
   if (drafted.state == nullptr) drafted.state = &StateOf(drafted.plan);
   std::vector<const std::vector<int64_t>*> activations;
   for (int32_t module = 0; module < static_cast<int32_t>(drafted.plan.modules.size()); ++module) {
-    const auto [entry, is_new] =
-        drafted.activations.try_emplace({module, drafted.plan.module_spec(module).recompute});
+    const job::Schedule& schedule = drafted.schedule;
+    const auto [entry, is_new] = activations_.try_emplace(
+        {schedule.name, schedule.chunks, schedule.encoder_chunks, drafted.dealt, module,
+         drafted.plan.module_spec(module).recompute});
     if (is_new) entry->second = plan::EstimateActivations(drafted.plan, module);
     activations.push_back(&entry->second);
   }
@@ -133,8 +162,13 @@ bool SearchPlans::IsTooLarge(const Setting& setting) {
                         static_cast<double>(setting.micro) /
                         static_cast<double>(other.setting.micro);
     const double sure = kept / (setting.schedule.chunks > 1 ? 4 : 2);
-    return rest + sure > static_cast<double>(device_memory_);
+    return rest + sure > static_cast<double>(room_);
   });
+}
+
+bool SearchPlans::KeepsMirrors(const Setting& setting) const {
+  return moved_ &&
+         std::find(with_mirrors_.begin(), with_mirrors_.end(), setting) != with_mirrors_.end();
 }
 
 bool SearchPlans::Fits(const Setting& setting) {
@@ -143,7 +177,10 @@ bool SearchPlans::Fits(const Setting& setting) {
   if (drafted == nullptr) return false;
   if (device_memory_ == 0) return true;
   const Need need = NeedOf(*drafted);
-  if (need.total <= device_memory_) return true;
+  if (need.total <= room_) {
+    if (!moved_) with_mirrors_.push_back(setting);
+    return true;
+  }
   misfits_.push_back({setting, need});
   if (KeepsLeast(setting)) least_memory_ = std::min(least_memory_, static_cast<double>(need.total));
   return false;

@@ -7,6 +7,7 @@
 #include <deque>
 #include <limits>
 #include <map>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -27,6 +28,10 @@ class SearchPlans {
 
   // What is asked next is of this layout of the job, which outlives that.
   void Begin(const job::JobSpec& laid);
+  // What is asked next is of that layout with second homes in host memory instead of mirrors, as
+  // admission has them where mirrors do not fit, and fits `room` of the memory, a share. False: all
+  // that was asked for fits, the job does not leave them open, or no module has mirrors.
+  bool MoveHomes(double room);
   // What is asked next is of a plan that comes from elsewhere.
   void Forget();
 
@@ -39,6 +44,8 @@ class SearchPlans {
   int64_t MemoryOf(const plan::Plan& plan);
   // Whether there is a plan under the setting that fits.
   bool Fits(const Setting& setting);
+  // Whether homes are moved, and mirrors are known to fit under this setting.
+  bool KeepsMirrors(const Setting& setting) const;
   // Whether what keeps least under the schedule and micro batch of the setting fits.
   bool LeastFits(Setting setting);
   // Whether it did not, of any setting of this layout.
@@ -73,8 +80,6 @@ class SearchPlans {
     plan::Plan plan;
     int64_t dealt = 0;                            // the micro batch; 0: none yet
     const std::vector<int64_t>* state = nullptr;  // of states_; nullptr: not asked for yet
-    // Bytes of each rank that modules keep of that micro batch.
-    std::map<std::pair<int32_t, job::Recompute>, std::vector<int64_t>> activations;
   };
 
   Drafted* DraftOf(const Setting& setting);
@@ -92,9 +97,17 @@ class SearchPlans {
   const int64_t device_memory_, unestimated_;
   plan::PartSizes sizes_;
   const job::JobSpec* laid_ = nullptr;
+  bool has_mirrors_ = false;                         // any plan of this layout
+  bool moved_ = false;                               // second homes are in host memory
+  int64_t room_ = 0;                                 // bytes of a device that may be needed
   std::deque<Drafted> drafts_;                       // by schedule
   std::map<Division, std::vector<int64_t>> states_;  // bytes of each rank beside activations
+  // Bytes of each rank that a module keeps under a schedule, micro batch and recomputation.
+  std::map<std::tuple<job::ScheduleName, int32_t, int32_t, int64_t, int32_t, job::Recompute>,
+           std::vector<int64_t>>
+      activations_;
   std::vector<Misfit> misfits_;
+  std::vector<Setting> with_mirrors_;  // under which these fit
   double least_memory_ = std::numeric_limits<double>::infinity();
   absl::Status unsound_;
 };

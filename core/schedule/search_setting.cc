@@ -13,44 +13,50 @@
 #include "core/base/rough_time.h"
 #include "core/base/status.h"
 #include "core/plan/memory_estimate.h"
+#include "core/schedule/long_step.h"
 #include "core/schedule/pipeline.h"
 #include "core/schedule/power.h"
-#include "core/schedule/simulator.h"
 #include "core/schedule/work_model.h"
 
 namespace phalanx::schedule {
 namespace {
 
-// Steps of a simulation, about: of longer training steps so many microbatches are simulated, and at
-// least twice as many as there are stages, so that the pipeline has filled.
-constexpr int64_t kWorkEnough = 20'000;
+// What is simulated of a step to see whether it is of interest, and to say what it takes, about;
+// simulating takes some 0.2 us a unit. At least four, and sixteen times as many microbatches as
+// there are stages, so that pipelines have filled.
+constexpr int64_t kWorkGlance = 10'000, kWorkWhole = 400'000;
 
-int64_t MicrobatchesToSimulate(const plan::Plan& plan, const Pipeline& pipeline) {
-  int64_t work = 0;  // of a microbatch
-  for (const RankClass& ranks : pipeline.classes) {
-    const auto parts = static_cast<int64_t>(ranks.parts.size());
-    work += 3 * parts * parts;
+// Half of each, and all of it.
+std::vector<int64_t> BeginningsOf(const plan::Plan& plan, const Pipeline& pipeline, Care care) {
+  const int64_t work = WorkOfMicrobatch(pipeline);
+  const int64_t stages = std::max<int64_t>(2, plan.stages);
+  const auto half_of = [&](int64_t most, int64_t rounds) {
+    return WholeRounds(plan, std::max(most / work / 2, rounds * stages));
+  };
+  const auto twice = [&plan](int64_t half) { return std::min(plan.microbatches, 2 * half); };
+  const int64_t glance = half_of(kWorkGlance, 2), half = half_of(kWorkWhole, 8);
+  std::vector<int64_t> beginnings = {glance};
+  const auto add = [&beginnings](int64_t next) {
+    if (next > beginnings.back()) beginnings.push_back(next);
+  };
+  if (care == Care::kGlance) {
+    add(twice(glance));
+  } else {
+    if (twice(half) < plan.microbatches) add(half);
+    add(twice(half));
   }
-  const int64_t filled = 2 * int64_t{plan.stages};
-  return std::min(plan.microbatches, std::max(filled, kWorkEnough / std::max<int64_t>(1, work)));
+  return beginnings;
 }
 
-// Of one microbatch, of the rank class that works longest, and of all ranks together.
-struct Work {
+// What the rank class that works longest does of one microbatch.
+PassSeconds LongestOf(const Pipeline& pipeline, const std::vector<PassSeconds>& parts) {
   PassSeconds longest;
-  double all = 0;
-  double ranks = 0;
-};
-Work WorkOf(const Pipeline& pipeline, const std::vector<PassSeconds>& parts) {
-  Work work;
   for (const RankClass& ranks : pipeline.classes) {
     PassSeconds here;
     for (const int32_t part : ranks.parts) here += parts[static_cast<size_t>(part)];
-    if (here.total() > work.longest.total()) work.longest = here;
-    work.all += here.total() * static_cast<double>(ranks.ranks);
-    if (here.total() > 0) work.ranks += static_cast<double>(ranks.ranks);
+    if (here.total() > longest.total()) longest = here;
   }
-  return work;
+  return longest;
 }
 
 // Of parts of a step less than so much tells nobody anything: what is printed of long steps, and a
@@ -102,34 +108,34 @@ int64_t MemoryOf(const plan::Plan& plan, const plan::SampleShape& samples) {
 absl::StatusOr<Proposal> Measure(plan::Plan plan, const DeviceProfile& profile, int32_t items) {
   KnownUpdates updates;
   ASSIGN_OR_RETURN(std::optional<Proposal> measured,
-                   MeasureWithin(std::numeric_limits<double>::infinity(), std::move(plan), profile,
-                                 items, updates));
+                   MeasureWithin(std::numeric_limits<double>::infinity(), Care::kWhole,
+                                 std::move(plan), profile, items, updates));
   return std::move(measured).value_or(Proposal());  // without a bound all are measured
 }
 
-absl::StatusOr<std::optional<Proposal>> MeasureWithin(double most, plan::Plan plan,
+absl::StatusOr<std::optional<Proposal>> MeasureWithin(double most, Care care, plan::Plan plan,
                                                       const DeviceProfile& profile, int32_t items,
                                                       KnownUpdates& updates) {
   const Pipeline pipeline = MakePipeline(plan);
   const SustainedCosts sustained(plan, pipeline, profile, items, UpdatesOf(plan, updates));
-  const Work work = WorkOf(pipeline, sustained.parts());
-  const int64_t microbatches = plan.microbatches;
-  if (static_cast<double>(microbatches) * work.longest.total() > most) return std::nullopt;
-  plan.microbatches = MicrobatchesToSimulate(plan, pipeline);
-  ASSIGN_OR_RETURN(const Simulation simulation, SimulatePlan(plan, sustained.costs()));
-  const double rest = static_cast<double>(microbatches - plan.microbatches) * work.longest.total();
-  const auto count = static_cast<double>(microbatches);
-  const double passes = simulation.passes + rest;
+  const PassSeconds longest = LongestOf(pipeline, sustained.parts());
+  const auto count = static_cast<double>(plan.microbatches);
+  if (count * longest.total() > most) return std::nullopt;
+  const std::vector<int64_t> beginnings = BeginningsOf(plan, pipeline, care);
+  ASSIGN_OR_RETURN(const std::optional<StepTime> time,
+                   TimeOfStep(std::move(plan), sustained.costs(), beginnings,
+                              {.least_pace = longest.total(), .most = most}));
+  if (!time.has_value()) return std::nullopt;
   Proposal proposal;
-  proposal.step = simulation.step + rest;
+  proposal.step = time->step;
+  proposal.bubble = time->bubble;
   proposal.clock_mhz = *std::min_element(sustained.clocks().begin(), sustained.clocks().end());
-  if (passes > 0) proposal.bubble = std::max(0.0, 1 - count * work.all / (work.ranks * passes));
   StepParts& parts = proposal.parts;
-  parts.recompute = count * work.longest.recompute;
-  parts.tensor = count * work.longest.tensor;
-  parts.compute = count * work.longest.total() - parts.recompute - parts.tensor;
-  parts.waiting = std::max(0.0, passes - count * work.longest.total());
-  parts.update = std::max(0.0, proposal.step - passes);
+  parts.recompute = count * longest.recompute;
+  parts.tensor = count * longest.tensor;
+  parts.compute = count * longest.total() - parts.recompute - parts.tensor;
+  parts.waiting = std::max(0.0, time->passes - count * longest.total());
+  parts.update = std::max(0.0, time->step - time->passes);
   return proposal;
 }
 

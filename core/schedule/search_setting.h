@@ -20,12 +20,17 @@ job::JobSpec WithSetting(job::JobSpec laid, const Setting& setting);
 // The most that a rank of the plan needs by estimate, of such samples.
 int64_t MemoryOf(const plan::Plan& plan, const plan::SampleShape& samples = {});
 
-// Of a plan of the job, simulated under the profile. `spec` and `slower` are the caller's to fill.
+// Of a plan of the job, simulated under the profile (of a very long step beginnings of it,
+// long_step.h). `spec` and `slower` are the caller's to fill.
 absl::StatusOr<Proposal> Measure(plan::Plan plan, const DeviceProfile& profile, int32_t items);
 
-// The same; nothing where what the busiest rank works at the clock that it keeps up is more than
-// `most` seconds already, which the step is not below.
-absl::StatusOr<std::optional<Proposal>> MeasureWithin(double most, plan::Plan plan,
+// How much of a long step is simulated: what tells whether it is worth more, or what it takes. By a
+// glance it may be a few percent off, where ranks wait for each other in every microbatch.
+enum class Care : uint8_t { kGlance, kWhole };
+
+// The same; nothing where the step takes more than `most` seconds, which what the busiest rank
+// works at the clock that it keeps up may tell already, or a beginning of the step.
+absl::StatusOr<std::optional<Proposal>> MeasureWithin(double most, Care care, plan::Plan plan,
                                                       const DeviceProfile& profile, int32_t items,
                                                       KnownUpdates& updates);
 

@@ -161,7 +161,8 @@ class Enumeration {
   bool MayHaveStages(size_t module, int32_t pp, int32_t ranks) const {
     if (ranks % pp != 0 || pp > spec_.modules[module].architecture.layers) return false;
     const size_t language = order_.front();
-    if (module == language || few() || pp == 1) return true;
+    const bool any = few() && spec_.modules.size() <= kModulesFew;
+    if (module == language || any || pp == 1) return true;
     return layout_.span_of[module] == layout_.span_of[language] &&
            pp == layout_.degrees[language].pp;
   }

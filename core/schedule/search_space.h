@@ -7,10 +7,10 @@
 // language module has what is left, or the largest power of two of that. Tensor groups lie within a
 // node: their widths are powers of two, on few devices any that divide. Stages of the language
 // module are any number that divides; a module beside it has one stage, or as many as the language
-// module where it shares its ranks, or, on few devices, any number that divides. Of more than 3
-// modules, on few devices of more than 4, those beside the language module have one width, and
-// their spans one size. No module has more replicas than the step has samples. Context and expert
-// parallelism stay off. Pure.
+// module where it shares its ranks, or, of up to 4 modules on few devices, any number that divides.
+// Of more than 3 modules, on few devices of more than 4, those beside the language module have one
+// width, and their spans one size. No module has more replicas than the step has samples. Context
+// and expert parallelism stay off. Pure.
 #pragma once
 
 #include <cstdint>

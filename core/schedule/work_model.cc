@@ -69,6 +69,14 @@ struct WorkModel::Sizes {
   }
 };
 
+double SamplesOfMicrobatch(const job::JobSpec& spec, int32_t module, int32_t language_replicas,
+                           int64_t microbatches) {
+  const int64_t global = spec.batch.global;
+  const int64_t fullest = (global + language_replicas - 1) / language_replicas;
+  const int64_t samples = module == spec.language ? fullest * language_replicas : global;
+  return static_cast<double>(samples) / static_cast<double>(microbatches);
+}
+
 WorkModel::WorkModel(const job::JobSpec& spec, const DeviceProfile& profile, int32_t items)
     : spec_(spec),
       profile_(profile),

@@ -51,6 +51,12 @@ struct PartShape {
   int64_t microbatches = 1;  // of a step
 };
 
+// Samples of a microbatch over all lanes of a module, on average, of a step of so many
+// microbatches: those of the batch, of the language module as many in each replica as in the
+// fullest.
+double SamplesOfMicrobatch(const job::JobSpec& spec, int32_t module, int32_t language_replicas,
+                           int64_t microbatches);
+
 // Not thread-safe: it keeps what it has worked out.
 class WorkModel {
  public:

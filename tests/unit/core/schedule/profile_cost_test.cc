@@ -82,5 +82,24 @@ TEST(ProfileCostTest, StepWithoutARank_TakesAboutAsMuchMoreAsThereAreFewerRanks)
   EXPECT_GT(behind->memory.total(), before->memory.total());
 }
 
+// Nine samples on eight replicas of the language module: each is as full as the fullest, while its
+// encoder has nine.
+TEST(ProfileCostTest, EncoderOfABatchThatReplicasDoNotDivide_HasTheSamplesOfTheBatch) {
+  const auto encoder_seconds = [](int64_t global) {
+    const job::JobSpec spec = AJob()
+                                  .Module("vision", support::ClipVision(), {.dp = 1})
+                                  .Module("language", support::Llama(), {.dp = 8})
+                                  .Edge("vision", "language", {.projector = 32})
+                                  .Batch(global, 2);
+    const plan::Plan plan = PlanOf(spec);
+    EXPECT_EQ(plan.microbatches, 1);
+    const CostModel costs = CostFromProfile(plan, *FindProfile("h200"), 1);
+    return costs.parts[0][0].forward;
+  };
+  const double nine = encoder_seconds(9), sixteen = encoder_seconds(16);
+  EXPECT_LT(nine, sixteen);
+  EXPECT_GT(nine, encoder_seconds(8));
+}
+
 }  // namespace
 }  // namespace phalanx::schedule

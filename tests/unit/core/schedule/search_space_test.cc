@@ -105,7 +105,8 @@ TEST(SearchSpaceTest, Layouts_OfManyModules_AreFew) {
     for (const auto& encoders : {std::vector<const char*>{"a", "b", "c"},
                                  std::vector<const char*>{"a", "b", "c", "d", "e", "f"}}) {
       EXPECT_GT(layouts(encoders, devices), 0u) << encoders.size() << " on " << devices;
-      EXPECT_LT(layouts(encoders, devices), 500'000u) << encoders.size() << " on " << devices;
+      const size_t most = encoders.size() > 3 ? 30'000 : 500'000;
+      EXPECT_LT(layouts(encoders, devices), most) << encoders.size() << " on " << devices;
     }
   }
 }

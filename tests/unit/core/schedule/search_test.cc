@@ -386,6 +386,32 @@ TEST(SearchTest, Search_BestTen_AreTheBestOfAllThatWouldBeAdmitted) {
   }
 }
 
+// As admission has them, of jobs that leave open where they are, once microbatches are of one
+// sample.
+TEST(SearchTest, Search_SecondHomesThatFitInHostMemoryAlone_AreThere) {
+  job::JobSpec spec = LargeWithEncoder();
+  SearchOptions options{.devices = 4, .profile = SteadyH200(), .items = 4};
+  const auto best = [&](job::StateHome home) {
+    spec.recovery.state_home = home;
+    double step = 1e9;
+    const auto found = SearchLayouts(spec, options);
+    if (!found.ok()) return step;
+    for (const Proposal& proposal : found->best) {
+      if (home != job::StateHome::kHost || proposal.spec.batch.micro == 1)
+        step = std::min(step, proposal.step);
+    }
+    return step;
+  };
+  int32_t gained = 0;
+  for (const int64_t gib : {24, 28, 32, 36, 40, 48, 56}) {
+    options.device_memory = gib << 30;
+    const double open = best(job::StateHome::kAuto);
+    EXPECT_LE(open, best(job::StateHome::kHost) * 1.001) << gib;
+    gained += best(job::StateHome::kMirror) > 1.01 * open ? 1 : 0;
+  }
+  EXPECT_GT(gained, 1) << "which this test is about";
+}
+
 TEST(SearchTest, Search_LessMemory_TakesWhatFits) {
   const SearchOptions large{.devices = 4, .profile = SteadyH200(), .items = 4};
   SearchOptions small = large;
