@@ -279,6 +279,9 @@ class Coordinator {
   void NoteReturn(Job& job);
   // How a rank ended that was left out before that was known.
   void NoteExit(Job& job, Epoch epoch, const FailureCause& ended);
+  // Sets who is lost and who is back, as far as it is known.
+  void NoteRanks(Job& job);
+  void NoteWaiting(Job& job);
   void NotePlanned(Job& job, const PlanSummary& plan);
   void NoteBegan(Job& job, int64_t step);
   void NoteReady(Job& job, int32_t rank, const RankReady& report);

@@ -1,5 +1,7 @@
 // What befalls a job, gathered while it happens (incident.h).
 #include <algorithm>
+#include <iterator>
+#include <set>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -16,12 +18,16 @@ int32_t DeviceOf(const Run& run, int32_t rank) {
   return team == nullptr ? -1 : team->DeviceOf(rank);
 }
 
-// Those that spares have taken over from were lost and are there again.
-void NoteRanks(const Recovery& recovery, Incident& incident) {
-  std::set<int32_t> lost = recovery.lost;
-  lost.insert(recovery.spared.begin(), recovery.spared.end());
-  incident.lost.assign(lost.begin(), lost.end());
-  incident.returned.assign(recovery.back.begin(), recovery.back.end());
+// Ranks without work when the incident began, as those before it tell.
+std::set<int32_t> LostBefore(const JobState& state, const Incident& incident) {
+  std::set<int32_t> lost;
+  for (const Rank rank : state.request->lost) lost.insert(rank.value);
+  for (const IncidentPtr& before : state.incidents) {
+    if (before->number >= incident.number) break;
+    lost.insert(before->lost.begin(), before->lost.end());
+    for (const int32_t rank : before->returned) lost.erase(rank);
+  }
+  return lost;
 }
 
 // What stands still does so before that is found: at most since the last step, and no longer than
@@ -67,7 +73,7 @@ Incident& Coordinator::BeginIncident(Job& job, Incident::Kind kind, Instant dete
   const int64_t number = known.empty() ? 1 : known.back()->number + 1;
   CloseIncident(job, absl::StrCat("incident ", number, " came before"));
   job.verdict_told.clear();
-  job.verdict_waits = false;
+  job.verdict_waits = job.incident_resumed = false;
   return job.incident.emplace(Incident{.number = number,
                                        .kind = kind,
                                        .from = job.state.epoch,
@@ -104,6 +110,7 @@ void Coordinator::NoteVerdict(Job& job, const FailureCause& cause) {
   }
   BeginPhase(incident, Phase::kPlanned, now_);
   BeginPhase(incident, Phase::kSurvivorsQuiet, now_);
+  StoreLastStep(job);  // a coordinator behind this one may have to say which are redone
   StoreIncident(job);
 }
 
@@ -154,6 +161,39 @@ void Coordinator::NoteExit(Job& job, Epoch epoch, const FailureCause& ended) {
   TellIncidents(job);
 }
 
+void Coordinator::NoteRanks(Job& job) {
+  Incident& incident = *job.incident;
+  std::set<int32_t> lost, returned;
+  if (job.incident_resumed) {  // no recovery of this coordinator knows who was lost before it
+    const std::set<int32_t> before = LostBefore(job.state, incident);
+    std::set<int32_t> without, known = before;
+    for (const Rank rank : job.state.layout->lost) without.insert(rank.value);
+    known.insert(incident.lost.begin(), incident.lost.end());
+    known.insert(incident.returned.begin(), incident.returned.end());
+    std::set_difference(without.begin(), without.end(), before.begin(), before.end(),
+                        std::inserter(lost, lost.end()));
+    std::set_difference(known.begin(), known.end(), without.begin(), without.end(),
+                        std::inserter(returned, returned.end()));
+  }
+  if (job.recovery.has_value()) {
+    const Recovery& recovery = *job.recovery;
+    for (const int32_t rank : recovery.lost) returned.erase(rank);
+    lost.insert(recovery.lost.begin(), recovery.lost.end());
+    returned.insert(recovery.back.begin(), recovery.back.end());
+    // Those that spares have taken over from were lost and are there again.
+    lost.insert(recovery.spared.begin(), recovery.spared.end());
+  }
+  incident.lost.assign(lost.begin(), lost.end());
+  incident.returned.assign(returned.begin(), returned.end());
+}
+
+void Coordinator::NoteWaiting(Job& job) {
+  if (!job.incident.has_value()) return;
+  const Incident before = *job.incident;
+  NoteRanks(job);
+  if (!(before == *job.incident)) StoreIncident(job);
+}
+
 void Coordinator::NotePlanned(Job& job, const PlanSummary& plan) {
   if (!job.incident.has_value()) return;
   Incident& incident = *job.incident;
@@ -161,7 +201,7 @@ void Coordinator::NotePlanned(Job& job, const PlanSummary& plan) {
   incident.standby = !job.state.standby.empty();
   incident.changes = plan::Joined(incident.changes, plan.changes);
   incident.not_safe = plan.single_home;
-  NoteRanks(*job.recovery, incident);
+  NoteRanks(job);
   EndPhase(incident, Phase::kPlanned, now_);
   BeginPhase(incident, Phase::kCommunicatorsReady, now_);
   StoreIncident(job);
@@ -214,8 +254,8 @@ void Coordinator::NoteReady(Job& job, int32_t rank, const RankReady& report) {
 void Coordinator::NoteResumed(Job& job) {
   if (!job.incident.has_value()) return;
   Incident& incident = *job.incident;
+  if (job.recovery.has_value() || job.incident_resumed) NoteRanks(job);
   if (job.recovery.has_value()) {
-    NoteRanks(*job.recovery, incident);
     EndPhase(incident, Phase::kResumed, now_, incident[Phase::kResumed].slowest);
     BeginPhase(incident, Phase::kFirstStep, now_);
   }
@@ -342,6 +382,7 @@ void Coordinator::ResumeIncident(Job& job) {
   const bool is_over = known.back()->number <= job.state.incidents_over;
   if (is_over || known.back()->IsClosed()) return;
   job.incident = *known.back();
+  job.incident_resumed = true;
   job.verdict_waits = job.incident->kind == Incident::Kind::kLoss &&
                       IsDeathAlone(job.incident->cause) && job.incident->Has(Phase::kResumed);
 }

@@ -155,9 +155,9 @@ void Coordinator::OnReport(Job& job, int32_t rank, const StepReport& report) {
     return;
   }
   job.run->output_waiting.clear();
-  job.held_since.reset();
   MarkRunning(job);
   job.last_step = report;
+  if (std::exchange(job.held_since, std::nullopt).has_value()) Publish(job);
   NoteStep(job, report);
   NoteFirstStep(job, rank);
   if (StoreIsBehind()) {

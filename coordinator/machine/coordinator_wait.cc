@@ -25,7 +25,9 @@ bool MaySave(const LiveJob& job) {
 
 void Coordinator::WaitForLost(Job& job, const absl::Status& why) {
   job.recovery->stage = Recovery::Stage::kWaiting;
+  NoteWaiting(job);
   if (job.run->hold_deadline == absl::InfiniteFuture()) BeginHold(job, why);
+  Publish(job);
   if (!reserved_.empty()) capacity_changed_ = true;  // it may be lent what it waits for
   ConsiderReturn(job);
 }

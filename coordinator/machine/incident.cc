@@ -197,13 +197,17 @@ std::string Summary(const Incident& incident) {
   if (!spared.empty())
     middle.push_back(absl::StrCat(spared.size() == 1 ? "a spare takes" : "spares take", " over ",
                                   RanksText(spared)));
-  if (!returned.empty() && incident.kind == Incident::Kind::kLoss)
-    middle.push_back(absl::StrCat(RanksText(returned), " came back"));
+  if (!returned.empty() && incident.kind == Incident::Kind::kLoss) {
+    const absl::string_view verb = returned.size() == 1 ? " is to come back" : " are to come back";
+    middle.push_back(absl::StrCat(RanksText(returned), back.has_value() ? " came back" : verb));
+  }
   for (std::string& words : plan::ToWords(incident.changes)) middle.push_back(std::move(words));
   std::string text = WhatHappened(incident);
   if (!middle.empty()) absl::StrAppend(&text, "; ", absl::StrJoin(middle, ", "));
   if (back.has_value()) {
-    absl::StrAppend(&text, "; back after ", SecondsText(*back));
+    // Of one that resumed while there was no coordinator only that is known.
+    absl::StrAppend(&text, resumed.has_value() ? "; back after " : "; its first step after ",
+                    SecondsText(*back));
     const Incident::Span& connected = incident[Phase::kCommunicatorsReady];
     if (incident.standby && connected.begin.has_value() && connected.end.has_value()) {
       absl::StrAppend(&text, ", standby communicators after ",

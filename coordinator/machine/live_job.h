@@ -44,6 +44,7 @@ struct LiveJob {
   std::optional<EpochStart> decided;  // of the last step that was reported
   std::optional<Incident> incident;   // that befell it, until nothing more is to be known of it
   std::string verdict_told;           // of `incident`, the last one that was told
+  bool incident_resumed = false;      // it began under a coordinator before this one
   bool verdict_waits = false;         // to be told, once it is told how a process ended
   // Since when it waited for what it lost when this coordinator started, until it is seen to train.
   std::optional<Instant> held_since;
@@ -139,6 +140,10 @@ struct LiveJob {
 };
 
 absl::Status NoSuchJob(JobId id);
+
+// Of a job with held_since, until its nodes have reported.
+inline constexpr absl::string_view kWaitedBefore =
+    "waits for what it had lost before this coordinator started; nodes have still to report";
 
 // What follows from one job alone.
 //

@@ -264,7 +264,7 @@ TEST_F(CopiesTest, CoordinatorThatRestartsBeforeItIsKnownFromWhere_AsksAgain) {
   EXPECT_EQ(Begun().start, Behind(5));
   EXPECT_EQ(Begun().copies->layout->epoch, Epoch{1});
   h_.Ready(node_, job, 0, 2, 3);
-  EXPECT_THAT(Events(job, "Recovered"), SizeIs(1));
+  EXPECT_THAT(Events(job, "Returned"), SizeIs(1)) << "as without another coordinator";
 }
 
 TEST_F(CopiesTest, CoordinatorThatRestartsBeforeItHasToldFromWhere_TellsTheSame) {

@@ -275,7 +275,8 @@ TEST_F(IncidentTest, CoordinatorThatRestartsOnTheWay_GoesOnWithWhatWasKnown) {
   EXPECT_EQ(TimesOf(Last(job), Phase::kSurvivorsQuiet), Times(0, 25'000));
   EXPECT_TRUE(Last(job).Has(Phase::kFirstStep));
   EXPECT_FALSE(Last(job).Has(Phase::kCommunicatorsReady)) << "that was not heard";
-  EXPECT_THAT(Events(job, "Recovered"), SizeIs(1));
+  EXPECT_THAT(Last(job).lost, ElementsAre(1));
+  EXPECT_THAT(Events(job, "Recovered"), ElementsAre(HasSubstr("; its first step after 0.0")));
   EXPECT_THAT(h_.Commands<WriteIncident>(node_), SizeIs(1));
 }
 
@@ -292,6 +293,54 @@ TEST_F(IncidentTest, CoordinatorThatRestartsBeforeOthersAreQuiet_KeepsTheCause) 
   EXPECT_TRUE(Last(job).Has(Phase::kStateMoved));
   EXPECT_THAT(Events(job, "Recovered"), ElementsAre(StartsWith("rank 1 (node n, slot 1) was ")));
   EXPECT_THAT(h_.incidents[job], SizeIs(1));
+}
+
+// Who is lost before it is known to be in a layout, and which steps there were, is stored with the
+// verdict.
+TEST_F(IncidentTest, CoordinatorThatRestartsWhileAJobWaits_KnowsWhoWasLostAndWhichStepsThereWere) {
+  node_ = h_.Open("a", 1);
+  SessionId b = h_.Open("b", 1);
+  JobRequest request = *AJobThatRecovers("two nodes", 2);
+  request.waits = true;
+  request.hold = absl::Minutes(10);
+  request.document.text = "needs every rank";
+  const JobId job = h_.Submit(std::make_shared<const JobRequest>(std::move(request)));
+  for (const SessionId node : {node_, b}) h_.Prepare(node);
+  for (const SessionId node : {node_, b}) h_.Answer<Assign>(node);
+  h_.Report(node_, job, 0, RankReady{});
+  h_.Report(b, job, 1, RankReady{});
+  for (const int64_t step : {1, 4, 7}) Step(job, step, 1);
+  h_.Feed(RankReported{b, job, Epoch{1}, 1, kKilled});
+  EXPECT_THAT(Last(job).lost, ElementsAre(1));
+  EXPECT_THAT(h_.views[job]->reason, "waits for rank 1");
+  h_.Restart();
+  EXPECT_EQ(h_.views[job]->last_step->step, 7);
+  EXPECT_THAT(h_.views[job]->reason, HasSubstr("waits for what it had lost before"));
+  node_ = h_.Open("a", 1, 1, {{job, Epoch{1}}}, 9);
+  b = h_.Open("b", 1, 1, {{job, Epoch{1}}}, 9);
+  h_.Feed(RankReported{b, job, Epoch{1}, 1, kKilled});
+  EXPECT_THAT(h_.views[job]->reason, "waits for rank 1");
+  h_.Prepare(b);
+  ASSERT_EQ(h_.State(job).epoch, Epoch{2});
+  h_.Report(node_, job, 0, Quiet(7));
+  h_.Report(node_, job, 0, RankReady{}, 2);
+  h_.Report(b, job, 1, RankReady{}, 2);
+  EXPECT_THAT(Last(job).lost, IsEmpty());
+  EXPECT_THAT(Last(job).returned, ElementsAre(1));
+  EXPECT_THAT(Events(job, "Returned"),
+              ElementsAre(HasSubstr("; step 8 redone, rank 1 came back; back after")));
+  EXPECT_THAT(Events(job, "Recovered"), IsEmpty());
+}
+
+TEST_F(IncidentTest, RankThatIsToComeBack_HasNotCome) {
+  Incident incident;
+  incident.cause = {.kind = FailureKind::kRankKilled, .rank = 0, .message = "rank 0 died"};
+  incident.returned = {0};
+  EXPECT_THAT(Summary(incident), EndsWith("; rank 0 is to come back; not back yet"));
+  incident.returned = {0, 1};
+  EXPECT_THAT(Summary(incident), EndsWith("; ranks 0, 1 are to come back; not back yet"));
+  incident[Phase::kResumed].end = 100'000;
+  EXPECT_THAT(Summary(incident), EndsWith("; ranks 0, 1 came back; back after 0.1 s"));
 }
 
 TEST_F(IncidentTest, RankThatComesBack_IsAnIncidentOfItsOwnAndEndsTheOneBefore) {
