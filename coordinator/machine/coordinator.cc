@@ -154,7 +154,7 @@ void Coordinator::Publish(Job& job) {
     view.reason = absl::StrCat("waits: ", job.over_quota);
   if (job.recovery.has_value() && job.recovery->stage == Recovery::Stage::kWaiting)
     view.reason = absl::StrCat("waits for ", LostText(*job.recovery));
-  if (job.held_since.has_value()) view.reason = std::string(kWaitedBefore);
+  if (WaitsAsBefore(job)) view.reason = std::string(kWaitedBefore);
   if (OutputWaits(job)) view.reason = absl::StrCat(kOutputWaiting, ": ", job.run->output_waiting);
   if (std::vector<SlowDevice> slow = SlowDevicesOf(job); !slow.empty())
     view.slow_devices = std::move(slow);

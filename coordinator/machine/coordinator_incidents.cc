@@ -1,6 +1,5 @@
 // What befalls a job, gathered while it happens (incident.h).
 #include <algorithm>
-#include <iterator>
 #include <set>
 #include <utility>
 
@@ -18,18 +17,6 @@ int32_t DeviceOf(const Run& run, int32_t rank) {
   return team == nullptr ? -1 : team->DeviceOf(rank);
 }
 
-// Ranks without work when the incident began, as those before it tell.
-std::set<int32_t> LostBefore(const JobState& state, const Incident& incident) {
-  std::set<int32_t> lost;
-  for (const Rank rank : state.request->lost) lost.insert(rank.value);
-  for (const IncidentPtr& before : state.incidents) {
-    if (before->number >= incident.number) break;
-    lost.insert(before->lost.begin(), before->lost.end());
-    for (const int32_t rank : before->returned) lost.erase(rank);
-  }
-  return lost;
-}
-
 // What stands still does so before that is found: at most since the last step, and no longer than
 // it takes to find a rank that does (hang_timeout_min of worker/agent/machine).
 Instant StandsStillSince(const LiveJob& job, const FailureCause& cause, Instant now) {
@@ -38,6 +25,22 @@ Instant StandsStillSince(const LiveJob& job, const FailureCause& cause, Instant 
   if (cause.kind != job::FailureKind::kRankHung) return now;
   const absl::Duration step = job.step_times.Slow().value_or(absl::ZeroDuration());
   return std::max(job.run->stepped_at, now - std::max(kHungAtLeast, 10 * step));
+}
+
+// What the coordinator before this one knew, which no recovery of this one does. Of a layout since,
+// who was lost is back unless it lacks it; spares that took over stay so.
+void TakeRanksOfBefore(const LiveJob& job, std::set<int32_t>& lost, std::set<int32_t>& returned) {
+  const Incident& incident = *job.incident;
+  lost.insert(incident.lost.begin(), incident.lost.end());
+  returned.insert(incident.returned.begin(), incident.returned.end());
+  const bool waits = job.recovery.has_value() && job.recovery->stage == Recovery::Stage::kWaiting;
+  const plan::RankList& without = job.state.layout->lost;
+  for (const int32_t rank : incident.lost) {
+    const bool is_without = std::find(without.begin(), without.end(), Rank{rank}) != without.end();
+    if (is_without || waits || returned.contains(rank)) continue;
+    lost.erase(rank);
+    returned.insert(rank);
+  }
 }
 
 }  // namespace
@@ -73,7 +76,8 @@ Incident& Coordinator::BeginIncident(Job& job, Incident::Kind kind, Instant dete
   const int64_t number = known.empty() ? 1 : known.back()->number + 1;
   CloseIncident(job, absl::StrCat("incident ", number, " came before"));
   job.verdict_told.clear();
-  job.verdict_waits = job.incident_resumed = false;
+  job.verdict_waits = false;
+  job.resumed_without.reset();
   return job.incident.emplace(Incident{.number = number,
                                        .kind = kind,
                                        .from = job.state.epoch,
@@ -164,22 +168,20 @@ void Coordinator::NoteExit(Job& job, Epoch epoch, const FailureCause& ended) {
 void Coordinator::NoteRanks(Job& job) {
   Incident& incident = *job.incident;
   std::set<int32_t> lost, returned;
-  if (job.incident_resumed) {  // no recovery of this coordinator knows who was lost before it
-    const std::set<int32_t> before = LostBefore(job.state, incident);
-    std::set<int32_t> without, known = before;
-    for (const Rank rank : job.state.layout->lost) without.insert(rank.value);
-    known.insert(incident.lost.begin(), incident.lost.end());
-    known.insert(incident.returned.begin(), incident.returned.end());
-    std::set_difference(without.begin(), without.end(), before.begin(), before.end(),
-                        std::inserter(lost, lost.end()));
-    std::set_difference(known.begin(), known.end(), without.begin(), without.end(),
-                        std::inserter(returned, returned.end()));
-  }
+  if (job.resumed_without.has_value()) TakeRanksOfBefore(job, lost, returned);
   if (job.recovery.has_value()) {
     const Recovery& recovery = *job.recovery;
-    for (const int32_t rank : recovery.lost) returned.erase(rank);
-    lost.insert(recovery.lost.begin(), recovery.lost.end());
-    returned.insert(recovery.back.begin(), recovery.back.end());
+    for (const int32_t rank : recovery.lost) {
+      // Of a layout that was there before: lost in another incident, or not to be in any.
+      const bool is_old = job.resumed_without.has_value() && !lost.contains(rank) &&
+                          job.resumed_without->contains(rank);
+      if (is_old) continue;
+      lost.insert(rank);
+      returned.erase(rank);
+    }
+    for (const int32_t rank : recovery.back) {
+      if (returned.insert(rank).second) lost.erase(rank);
+    }
     // Those that spares have taken over from were lost and are there again.
     lost.insert(recovery.spared.begin(), recovery.spared.end());
   }
@@ -254,7 +256,7 @@ void Coordinator::NoteReady(Job& job, int32_t rank, const RankReady& report) {
 void Coordinator::NoteResumed(Job& job) {
   if (!job.incident.has_value()) return;
   Incident& incident = *job.incident;
-  if (job.recovery.has_value() || job.incident_resumed) NoteRanks(job);
+  if (job.recovery.has_value() || job.resumed_without.has_value()) NoteRanks(job);
   if (job.recovery.has_value()) {
     EndPhase(incident, Phase::kResumed, now_, incident[Phase::kResumed].slowest);
     BeginPhase(incident, Phase::kFirstStep, now_);
@@ -382,7 +384,8 @@ void Coordinator::ResumeIncident(Job& job) {
   const bool is_over = known.back()->number <= job.state.incidents_over;
   if (is_over || known.back()->IsClosed()) return;
   job.incident = *known.back();
-  job.incident_resumed = true;
+  std::set<int32_t>& without = job.resumed_without.emplace();
+  for (const Rank rank : job.state.layout->lost) without.insert(rank.value);
   job.verdict_waits = job.incident->kind == Incident::Kind::kLoss &&
                       IsDeathAlone(job.incident->cause) && job.incident->Has(Phase::kResumed);
 }

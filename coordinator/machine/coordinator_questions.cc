@@ -109,11 +109,11 @@ std::vector<std::string> Coordinator::Explain(const Job& job) const {
     case JobPhase::kRunning:
       reasons.push_back(absl::StrCat(
           "epoch ", state.epoch.value,
-          job.recovery.has_value() || job.held_since.has_value() ? " is on " : " trains on ",
+          job.recovery.has_value() || WaitsAsBefore(job) ? " is on " : " trains on ",
           ToString(WithoutLost(*state.layout)), "; step ",
           job.last_step.has_value() ? job.last_step->step : 0, " of ", state.request->steps));
       if (job.recovery.has_value()) reasons.push_back(StageText(*job.recovery));
-      if (job.held_since.has_value()) reasons.emplace_back(kWaitedBefore);
+      if (WaitsAsBefore(job)) reasons.emplace_back(kWaitedBefore);
       for (const auto& [place, device] : job.loans)
         reasons.push_back(absl::StrCat("rank ", place, " is to go on on device ", device.index,
                                        " of node ", device.node, ", which is in reserve"));

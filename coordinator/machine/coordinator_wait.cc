@@ -226,6 +226,7 @@ void Coordinator::QueueAgain(Job& job, const std::string& reason, bool in_order)
   DropPlanning(job);
   GiveUpLoans(job);
   job.decided.reset();
+  job.held_since.reset();
   job.returning.clear();
   job.prepared.clear();
   job.lost_again.clear();

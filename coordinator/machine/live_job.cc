@@ -20,6 +20,11 @@ plan::RankList KeepersOf(const LiveJob& job) {
 
 }  // namespace
 
+bool WaitsAsBefore(const LiveJob& job) {
+  return job.held_since.has_value() && job.state.waits_since.has_value() &&
+         job.state.phase == job::JobPhase::kRunning && !job.state.ending.has_value();
+}
+
 bool OutputWaits(const LiveJob& job) {
   return job.run.has_value() && !job.run->output_waiting.empty() && !job.state.IsTerminal();
 }

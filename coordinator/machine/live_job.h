@@ -44,8 +44,10 @@ struct LiveJob {
   std::optional<EpochStart> decided;  // of the last step that was reported
   std::optional<Incident> incident;   // that befell it, until nothing more is to be known of it
   std::string verdict_told;           // of `incident`, the last one that was told
-  bool incident_resumed = false;      // it began under a coordinator before this one
-  bool verdict_waits = false;         // to be told, once it is told how a process ended
+  // Of an incident that began under a coordinator before this one: ranks that had no work when this
+  // one started.
+  std::optional<std::set<int32_t>> resumed_without;
+  bool verdict_waits = false;  // to be told, once it is told how a process ended
   // Since when it waited for what it lost when this coordinator started, until it is seen to train.
   std::optional<Instant> held_since;
   // What spoke for the verdict that is being found, and since when.
@@ -141,7 +143,8 @@ struct LiveJob {
 
 absl::Status NoSuchJob(JobId id);
 
-// Of a job with held_since, until its nodes have reported.
+// Whether it waited when this coordinator started, and its nodes have still to say what there is.
+bool WaitsAsBefore(const LiveJob& job);
 inline constexpr absl::string_view kWaitedBefore =
     "waits for what it had lost before this coordinator started; nodes have still to report";
 

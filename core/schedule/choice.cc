@@ -1,6 +1,7 @@
 #include "core/schedule/choice.h"
 
 #include <algorithm>
+#include <optional>
 #include <set>
 #include <string>
 #include <utility>
@@ -10,8 +11,8 @@
 #include "core/base/violation.h"
 #include "core/plan/cost.h"
 #include "core/plan/memory_estimate.h"
+#include "core/schedule/long_step.h"
 #include "core/schedule/pipeline.h"
-#include "core/schedule/simulator.h"
 
 namespace phalanx::schedule {
 namespace {
@@ -20,9 +21,9 @@ using job::ScheduleName;
 using plan::ScheduleCandidate;
 
 // Steps of a simulation, whose time they bound. Of a longer training step about so many are
-// simulated, and as many microbatches as it takes to show a steady state: what is left only
-// repeats. Of large graphs it may be as few as there are stages; if even that is more than the
-// second limit allows, nothing is simulated.
+// simulated, and as many microbatches as it takes to show a steady state. Of large graphs it may be
+// as few as there are stages; if even that is more than the second limit allows, nothing is
+// simulated.
 constexpr int64_t kCandidateWork = 30'000;
 constexpr int64_t kWorkMax = 150'000;
 constexpr double kNearlyFastest = 1.01;
@@ -52,19 +53,12 @@ bool LayersAreKnown(const job::JobSpec& spec) {
                      [](const job::Module& module) { return module.architecture.layers > 0; });
 }
 
-// Of a step of which `simulated` microbatches are left: what comes once a step is as much shorter.
 // Costs that do not divide the backward take half of it for the weights.
-CostModel CostsOf(const plan::Plan& plan, int64_t simulated) {
+CostModel CostsOf(const plan::Plan& plan) {
   CostModel costs = CostFromShapes(plan);
-  const double left = static_cast<double>(simulated) / static_cast<double>(plan.microbatches);
   for (size_t m = 0; m < costs.parts.size(); ++m) {
     for (size_t part = 0; part < costs.parts[m].size(); ++part) {
       PartCost& cost = costs.parts[m][part];
-      cost.reduce *= left;
-      cost.update *= left;
-      cost.gather *= left;
-      cost.norm *= left;
-      cost.prepare *= left;
       if (cost.backward_weight > 0 || !plan.modules[m].trains[part].weights) continue;
       cost.backward_input /= 2;
       cost.backward_weight = cost.backward_input;
@@ -73,34 +67,33 @@ CostModel CostsOf(const plan::Plan& plan, int64_t simulated) {
   return costs;
 }
 
-// Microbatches to simulate, the same for all candidates, of which `plan` is the one with the fewest
-// parts. 0: it would take too long.
-int64_t MicrobatchesToSimulate(const plan::Plan& plan) {
-  int64_t work = 0;  // of a microbatch: a pass is weighed against those that share its ranks
-  for (const RankClass& ranks : MakePipeline(plan).classes) {
-    const auto parts = static_cast<int64_t>(ranks.parts.size());
-    work += 3 * parts * parts;
-  }
+// What is simulated of the step (long_step.h), the same for all candidates, of which `plan` is the
+// one with the fewest parts. Nothing: it would take too long.
+std::vector<int64_t> BeginningsOf(const plan::Plan& plan) {
+  const int64_t work = WorkOfMicrobatch(MakePipeline(plan));
   const int64_t stages = plan.stages;
-  const int64_t wanted = std::min(plan.microbatches, std::max(kCandidateWork / work, 4 * stages));
-  if (wanted * work <= kWorkMax) return wanted;
-  const int64_t fewer = kWorkMax / work;
-  return fewer < stages ? 0 : fewer;
+  int64_t count = std::min(plan.microbatches, std::max(kCandidateWork / work, 4 * stages));
+  if (count * work > kWorkMax) {
+    count = 2 * kWorkMax / (3 * work);  // half of it is simulated first
+    if (count < stages) return {};
+  }
+  if (count == plan.microbatches) return {count};
+  // Whole rounds of the language module, two at least, and half of them.
+  const int64_t round = plan.modules[static_cast<size_t>(plan.spec.language)].pp();
+  const int64_t half = count / 2 / round * round;
+  if (half == 0) return {};
+  return {half, 2 * half};
 }
 
-// Fills what simulation and estimate say about the plan; of its microbatches only `simulated` are
-// left then.
-absl::Status SimulateCandidate(plan::Plan& plan, int64_t simulated, ScheduleCandidate& candidate) {
+// Fills what simulation and estimate say about the plan.
+absl::Status SimulateCandidate(const plan::Plan& plan, absl::Span<const int64_t> beginnings,
+                               ScheduleCandidate& candidate) {
   for (const plan::MemoryEstimate& estimate : plan::EstimateMemory(plan)) {
     candidate.memory = std::max(candidate.memory, estimate.total());
   }
-  const int64_t microbatches = plan.microbatches;
-  const CostModel costs = CostsOf(plan, simulated);
-  plan.microbatches = simulated;
-  ASSIGN_OR_RETURN(const Simulation simulation, SimulatePlan(plan, costs));
-  candidate.step =
-      simulation.step * static_cast<double>(microbatches) / static_cast<double>(simulated);
-  candidate.bubble = simulation.bubble;
+  ASSIGN_OR_RETURN(const std::optional<StepTime> time, TimeOfStep(plan, CostsOf(plan), beginnings));
+  candidate.step = time->step;  // which is of interest however long it is
+  candidate.bubble = time->bubble;
   return absl::OkStatus();
 }
 
@@ -135,8 +128,8 @@ absl::StatusOr<plan::Plan> PlanJob(const job::JobSpec& spec, const plan::Cluster
   }
   tried.schedule = {.name = ScheduleName::k1F1B};
   ASSIGN_OR_RETURN(plan::Plan first, plan::MakePlan(tried, cluster, epoch));
-  const int64_t simulated = MicrobatchesToSimulate(first);
-  if (simulated == 0) return plan::Expand(spec, std::move(first.layout));
+  const std::vector<int64_t> beginnings = BeginningsOf(first);
+  if (beginnings.empty()) return plan::Expand(spec, std::move(first.layout));
   std::vector<ScheduleCandidate> candidates;
   std::vector<plan::Layout> layouts;  // of each candidate; of what is left out none
   for (const job::Schedule& schedule : SchedulesToTry(spec, first)) {
@@ -153,7 +146,7 @@ absl::StatusOr<plan::Plan> PlanJob(const job::JobSpec& spec, const plan::Cluster
       candidate.left_out = WhyNot(plan.status());
       continue;
     }
-    RETURN_IF_ERROR(SimulateCandidate(*plan, simulated, candidate));
+    RETURN_IF_ERROR(SimulateCandidate(*plan, beginnings, candidate));
     layout = std::move(plan->layout);
   }
   ASSIGN_OR_RETURN(plan::Plan plan, plan::Expand(spec, std::move(layouts[Best(candidates)])));

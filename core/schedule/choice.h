@@ -4,7 +4,7 @@
 // written chunks, or 2; zero_bubble_v; and with encoders on the ranks of the language module
 // three_phase with 1, 2, 4 and the written encoder_chunks. The last two before it change where
 // layers are, so each candidate is planned as if the job named it, and simulated by rank class
-// under the costs from shapes (of very long steps the first microbatches). The shortest step wins;
+// under the costs from shapes (of very long steps beginnings, long_step.h). The shortest step wins;
 // of those within a hundredth of it the one that needs the least memory on its worst rank, the
 // first in the order above if that is the same too. A graph so large that simulating it would take
 // more than some seconds (200 stages; fewer where several modules share ranks) gets 1f1b.

@@ -44,8 +44,12 @@ absl::StatusOr<std::optional<StepTime>> TimeOfStep(plan::Plan plan, const CostMo
            static_cast<double>(all);
     before = now;
     simulated = microbatches;
-    if (time.step > options.most) return std::nullopt;
+    // Of all but the last only what the step is not below.
+    const bool last = microbatches == beginnings.back();
+    const double sure = last ? time.step : now.step + left * options.least_pace;
+    if (sure > options.most) return std::nullopt;
   }
+  time.whole = simulated == all;
   time.bubble = time.passes > 0 ? std::max(0.0, 1 - busy / time.passes) : 0;
   return time;
 }

@@ -26,9 +26,10 @@ int64_t WorkOfMicrobatch(const Pipeline& pipeline);
 // its rounds of them, and no more than the step has.
 int64_t WholeRounds(const plan::Plan& plan, int64_t microbatches);
 
-// As in Simulation.
+// As in Simulation. `whole`: all microbatches were simulated.
 struct StepTime {
   double step = 0, passes = 0, bubble = 0;
+  bool whole = true;
 };
 struct LongStepOptions {
   // Seconds that each microbatch adds at least, and that the step may take to be of interest.

@@ -121,7 +121,7 @@ class Search {
   double Threshold() const {
     const double of_written =
         written_.size() < wanted_ ? kAnyStep : written_[wanted_ - 1].proposal.step;
-    return std::min(of_written, LastOfBest());
+    return std::min(of_written, LastOfBest() / kGlanceShort);
   }
   double LastOfBest() const {
     return best_.size() < options_.best ? kAnyStep : best_.back().proposal.step;
@@ -191,8 +191,9 @@ class Search {
     result_.simulated += looked.simulated;
     unsound_.Update(looked.unsound);
     unplanned_.Update(looked.unplanned);
-    if (looked.found.has_value()) Insert(*std::move(looked.found), &written_);
-    if (looked.mirrored.has_value()) Insert(*std::move(looked.mirrored), &written_);
+    for (std::optional<Found>* found : {&looked.found, &looked.mirrored}) {
+      if (found->has_value()) InsertOnce(*std::move(*found));
+    }
     if (looked.slow) pending_.push_back({.least = threshold / kRounding, .index = index});
     if (!looked.too_large.has_value()) return;
     ++result_.too_large;
@@ -225,12 +226,21 @@ class Search {
     }
   }
   bool IsBehindBest(const Found& written) const {
-    return written.proposal.step * kRounding > LastOfBest();
+    const double least = written.proposal.step * (written.proposal.by_glance ? kGlanceShort : 1);
+    return least * kRounding > LastOfBest();
   }
   // The first ones are admitted anyway. Of others the first may show the next not to be of
   // interest.
   size_t AdmittedAtOnce() const {
     return best_.size() < options_.best ? options_.best - best_.size() : kAdmittedAtOnce;
+  }
+
+  // A layout that was looked at again may be there.
+  void InsertOnce(Found found) {
+    const bool is_there = std::any_of(written_.begin(), written_.end(), [&](const Found& other) {
+      return other.Key() == found.Key();
+    });
+    if (!is_there) Insert(std::move(found), &written_);
   }
 
   // Each layout once.

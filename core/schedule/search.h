@@ -4,8 +4,8 @@
 // of two, the schedules that the layout can have, and recomputation: of a layout, schedule and
 // micro batch the one that computes least again of those that fit. What a setting takes is the
 // simulated step of its plan under the costs of a profile (work_model.h); of steps of many
-// microbatches the first are simulated, and each further one takes as long as the busiest rank
-// works on it. The shortest step wins, of equals the one that needs least memory; but of those
+// microbatches beginnings are simulated (long_step.h), short ones to see which are of interest.
+// The shortest step wins, of equals the one that needs least memory; but of those
 // within half a percent of it, which no simulation tells apart, the one with the fewest tensor
 // ranks and stages.
 //
@@ -13,11 +13,13 @@
 // micro batch and recomputation under which losses fit, too, and in the order of their steps then.
 // So a proposal runs as it is ranked. What is lowered is taken to be no faster than as written:
 // layouts are admitted in the order of what they take as written, until none that is left can be
-// among the best.
+// among the best, be what a glance says of it a few percent too much. Where mirrors do not fit, and
+// the job leaves open where second homes are, a layout is looked at with them in host memory, too.
 //
 // Settings whose bound is above the last of the best that are known are not planned: the bound is
 // what the busiest rank works, and what a pipeline takes to fill and to drain, which no simulated
-// step is below. So the best are those of trying all.
+// step is below. So the best are those of trying all, where steps are short enough that a glance is
+// all of them.
 //
 // What it does not look at: host memory, which counts as enough; devices that differ; samples that
 // are shorter than the context. A function of its arguments, however many threads it takes; it may
@@ -87,10 +89,11 @@ struct Proposal {
   // The job under this layout: degrees, ranks and offsets, recomputation, batch.micro, schedule and
   // resources.devices are chosen, everything else is as it was.
   job::JobSpec spec;
-  double step = 0;       // seconds
-  double bubble = 0;     // 1 - busy / (ranks x time of all passes)
-  double clock_mhz = 0;  // of the rank that keeps up the lowest; 0: not known
-  int64_t memory = 0;    // bytes of the rank that needs most, with what no estimate counts
+  double step = 0;         // seconds
+  bool by_glance = false;  // `step` is what beginnings of it say; of what a search proposes never
+  double bubble = 0;       // 1 - busy / (ranks x time of all passes)
+  double clock_mhz = 0;    // of the rank that keeps up the lowest; 0: not known
+  int64_t memory = 0;      // bytes of the rank that needs most, with what no estimate counts
   StepParts parts;
   std::string slower;  // why it comes behind the one before it; empty for the first
 };

@@ -250,6 +250,7 @@ absl::StatusOr<Looked> LayoutLook::Look(const SearchLayout& layout, size_t index
   // no room.
   const int32_t tp = layout.degrees[static_cast<size_t>(spec_.language)].tp;
   const double room = fits_ && tp > 1 ? 1 - 1.0 / tp : 1;
+  const bool mirrored_slow = some_slow && !looked_.found.has_value();
   if (is_sound_ != false && plans_.MoveHomes(room)) {
     const std::optional<Found> mirrored = looked_.found;
     std::vector<Way> smallest;
@@ -268,7 +269,9 @@ absl::StatusOr<Looked> LayoutLook::Look(const SearchLayout& layout, size_t index
     looked_.found.reset();
     looked_.mirrored.reset();
     looked_.slow = true;
-  } else if (!looked_.found.has_value()) {
+  } else if (looked_.found.has_value()) {
+    looked_.slow = mirrored_slow;  // that may be admitted faster
+  } else {
     looked_.slow = fits_ || some_slow;
     // What could not be submitted anyway is not too large.
     if (!looked_.slow && IsSound(layout, laid) && plans_.some_misfit())

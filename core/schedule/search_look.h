@@ -32,6 +32,9 @@ inline constexpr double kAnyStep = std::numeric_limits<double>::infinity();
 // A bound is a sum in another order than the step's.
 inline constexpr double kRounding = 1 - 1e-9;
 
+// A glance at a step takes it to be longer than it is by no more than so, in nearly all cases.
+inline constexpr double kGlanceShort = 0.97;
+
 // A layout under a setting.
 struct Found {
   Proposal proposal;

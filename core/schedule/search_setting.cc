@@ -63,10 +63,10 @@ PassSeconds LongestOf(const Pipeline& pipeline, const std::vector<PassSeconds>& 
 // part of short ones.
 constexpr double kSecondsTold = 0.05e-3, kPartTold = 0.005;
 
-// Of the part of that number in StepParts, which takes `seconds` longer.
 // As it is printed.
 double TenthsOfPercent(double share) { return std::round(1000 * share); }
 
+// Of the part of that number in StepParts, which takes `seconds` longer.
 std::string ReasonOf(ptrdiff_t part, double seconds, const Proposal& faster,
                      const Proposal& slower) {
   const std::string longer = MillisecondsText(seconds);
@@ -128,6 +128,7 @@ absl::StatusOr<std::optional<Proposal>> MeasureWithin(double most, Care care, pl
   if (!time.has_value()) return std::nullopt;
   Proposal proposal;
   proposal.step = time->step;
+  proposal.by_glance = care == Care::kGlance && !time->whole;
   proposal.bubble = time->bubble;
   proposal.clock_mhz = *std::min_element(sustained.clocks().begin(), sustained.clocks().end());
   StepParts& parts = proposal.parts;

@@ -332,6 +332,45 @@ TEST_F(IncidentTest, CoordinatorThatRestartsWhileAJobWaits_KnowsWhoWasLostAndWhi
   EXPECT_THAT(Events(job, "Recovered"), IsEmpty());
 }
 
+// Who was lost before it is of another incident.
+TEST_F(IncidentTest, CoordinatorThatRestartsBehindAnotherLoss_NamesWhoIsLostInThisOne) {
+  const JobId job = TrainAlone();
+  Lose(job);
+  Resume(job);
+  Step(job, 6, 2);
+  h_.Report(node_, job, 2, kKilled, 2);
+  ASSERT_THAT(Lost(job), ElementsAre(Rank{1}, Rank{2}));
+  h_.Restart();
+  node_ = h_.Open("n", 3, 1, {{job, Epoch{3}}}, 10);
+  h_.Report(node_, job, 0, Quiet(6), 2);
+  h_.Report(node_, job, 0, RankReady{}, 3);
+  ASSERT_THAT(h_.incidents[job], SizeIs(2));
+  EXPECT_THAT(Last(job).lost, ElementsAre(2));
+  EXPECT_THAT(Last(job).returned, IsEmpty());
+}
+
+// A job that is cancelled waits no more.
+TEST_F(IncidentTest, JobThatEndsBehindAnotherCoordinator_DoesNotSayThatItWaits) {
+  node_ = h_.Open("a", 1);
+  const SessionId b = h_.Open("b", 1);
+  JobRequest request = *AJobThatRecovers("two nodes", 2);
+  request.waits = true;
+  request.hold = absl::Minutes(10);
+  request.document.text = "needs every rank";
+  const JobId job = h_.Submit(std::make_shared<const JobRequest>(std::move(request)));
+  for (const SessionId node : {node_, b}) h_.Prepare(node);
+  for (const SessionId node : {node_, b}) h_.Answer<Assign>(node);
+  h_.Report(node_, job, 0, RankReady{});
+  h_.Report(b, job, 1, RankReady{});
+  Step(job, 5, 1);
+  h_.Feed(RankReported{b, job, Epoch{1}, 1, kKilled});
+  h_.Restart();
+  ASSERT_THAT(h_.views[job]->reason, HasSubstr("waits for what it had lost before"));
+  ASSERT_TRUE(h_.Cancel(job, /*checkpoint=*/false).ok());
+  EXPECT_EQ(h_.Phase(job), JobPhase::kCancelled);
+  EXPECT_THAT(h_.views[job]->reason, HasSubstr("cancelled"));
+}
+
 TEST_F(IncidentTest, RankThatIsToComeBack_HasNotCome) {
   Incident incident;
   incident.cause = {.kind = FailureKind::kRankKilled, .rank = 0, .message = "rank 0 died"};

@@ -36,6 +36,13 @@ class SpareTest : public RecoveringTest {
     for (const int32_t rank : left) h_.Report(node_, job, rank, Quiet(step, rank), epoch);
     for (const int32_t rank : {0, 1, 2}) h_.Report(node_, job, rank, RankReady{}, epoch + 1);
   }
+  void ExpectASpareTookOver(JobId job) {
+    Step(job, 6, 2);
+    EXPECT_THAT(h_.incidents[job].back()->lost, ElementsAre(1));
+    EXPECT_THAT(h_.incidents[job].back()->returned, ElementsAre(1));
+    EXPECT_THAT(Events(job, "Recovered"), ElementsAre(HasSubstr("a spare takes over rank 1")));
+    EXPECT_THAT(Events(job, "Returned"), IsEmpty());
+  }
 };
 
 TEST_F(SpareTest, LostRank_GoesOnOnTheDeviceThatIdled) {
@@ -52,6 +59,25 @@ TEST_F(SpareTest, LostRank_GoesOnOnTheDeviceThatIdled) {
   EXPECT_THAT(BegunBehind(), ElementsAre(5));
   EXPECT_THAT(Events(job, "Recovered"), ElementsAre(HasSubstr("a spare takes over rank 1")));
   EXPECT_THAT(Events(job, "Returned"), IsEmpty());
+}
+
+// The layout lacks the place of the spare, which nobody has lost.
+TEST_F(SpareTest, CoordinatorThatRestartsOnTheWay_TellsOfTheSpare) {
+  const JobId job = TrainBesideASpare();
+  h_.Report(node_, job, 1, RankDied{});
+  h_.Restart();
+  node_ = h_.Open("n", 4, 1, {{job, Epoch{2}}}, 100);
+  GoOver(job, {0, 2}, 5, 1);
+  ExpectASpareTookOver(job);
+}
+
+TEST_F(SpareTest, CoordinatorThatRestartsOnceTheEpochHasBegun_TellsOfTheSpare) {
+  const JobId job = TrainBesideASpare();
+  h_.Report(node_, job, 1, RankDied{});
+  for (const int32_t rank : {0, 2}) h_.Report(node_, job, rank, Quiet(5, rank), 1);
+  h_.Restart();
+  node_ = h_.Open("n", 4, 1, {{job, Epoch{2}}}, 100);
+  ExpectASpareTookOver(job);
 }
 
 TEST_F(SpareTest, DeviceThatIsBack_IsTheSpareOfTheNextLossAndNobodyStopsForIt) {

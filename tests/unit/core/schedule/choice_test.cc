@@ -163,6 +163,23 @@ TEST(ChoiceTest, PlanJob_VeryLongStep_IsChosenFromItsBeginning) {
   }
 }
 
+// What it takes to fill and to drain is there once, however many microbatches are simulated.
+TEST(ChoiceTest, PlanJob_LongStep_HasTheTimesOfAllOfIt) {
+  const plan::Plan chosen = Choose(EncoderOnTheSameRanks().Batch(4096, 1));
+  int32_t compared = 0;
+  for (const ScheduleCandidate& candidate : chosen.candidates) {
+    if (!candidate.left_out.empty()) continue;
+    job::JobSpec spec = EncoderOnTheSameRanks().Batch(4096, 1);
+    spec.schedule = candidate.schedule;
+    const plan::Plan plan = PlanOf(spec);
+    const Simulation whole = *SimulatePlan(plan, CostFromShapes(plan));
+    EXPECT_NEAR(candidate.step, whole.step, 0.005 * whole.step) << compared;
+    EXPECT_NEAR(candidate.bubble, whole.bubble, 0.005) << compared;
+    ++compared;
+  }
+  EXPECT_GT(compared, 3);
+}
+
 TEST(ChoiceTest, PlanJob_TooManyStagesToSimulate_GetsTheSimplest) {
   const plan::Plan plan = Choose(AutoDecoder(600, 600, 1000));
   EXPECT_EQ(plan.spec.schedule.name, ScheduleName::k1F1B);

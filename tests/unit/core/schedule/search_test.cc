@@ -160,6 +160,20 @@ TEST(SearchTest, Search_ThatIsToldToStop_LooksAtNothingMore) {
   }
 }
 
+// Of memory that is short second homes move, and admission lowers what it has to.
+TEST(SearchTest, Search_WithBoundsAndLittleMemory_FindsWhatTryingAllFinds) {
+  for (const int64_t gib : {28, 36, 48, 60}) {
+    SearchOptions options{
+        .devices = 4, .device_memory = gib << 30, .profile = SteadyH200(), .items = 4};
+    const SearchResult quick = Search(LargeWithEncoder(), options);
+    options.use_bounds = false;
+    const SearchResult all = Search(LargeWithEncoder(), options);
+    ASSERT_EQ(quick.best.size(), all.best.size());
+    for (size_t i = 0; i < all.best.size(); ++i)
+      EXPECT_EQ(quick.best[i].step, all.best[i].step) << gib << " GiB, place " << i;
+  }
+}
+
 TEST(SearchTest, Search_WithBounds_FindsWhatTryingAllFinds) {
   for (const job::JobSpec& spec : {Decoder(), Decoder(6), WithEncoder()}) {
     for (const int32_t devices : {1, 2, 3, 4, 6}) {
