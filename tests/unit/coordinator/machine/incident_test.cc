@@ -68,6 +68,24 @@ class IncidentTest : public RecoveringTest {
     EXPECT_THAT(Events(job, "Verdict"), IsEmpty());
     return job;
   }
+  // One rank on each of two nodes, of which that on b is killed behind step 7: it cannot go on
+  // without.
+  JobId WaitForRank1() {
+    node_ = h_.Open("a", 1);
+    const SessionId b = h_.Open("b", 1);
+    JobRequest request = *AJobThatRecovers("two nodes", 2);
+    request.waits = true;
+    request.hold = absl::Minutes(10);
+    request.document.text = "needs every rank";
+    const JobId job = h_.Submit(std::make_shared<const JobRequest>(std::move(request)));
+    for (const SessionId node : {node_, b}) h_.Prepare(node);
+    for (const SessionId node : {node_, b}) h_.Answer<Assign>(node);
+    h_.Report(node_, job, 0, RankReady{});
+    h_.Report(b, job, 1, RankReady{});
+    for (const int64_t step : {1, 4, 7}) Step(job, step, 1);
+    h_.Feed(RankReported{b, job, Epoch{1}, 1, kKilled});
+    return job;
+  }
   const Incident& Last(JobId job) { return *h_.incidents[job].back(); }
 };
 
@@ -298,26 +316,14 @@ TEST_F(IncidentTest, CoordinatorThatRestartsBeforeOthersAreQuiet_KeepsTheCause) 
 // Who is lost before it is known to be in a layout, and which steps there were, is stored with the
 // verdict.
 TEST_F(IncidentTest, CoordinatorThatRestartsWhileAJobWaits_KnowsWhoWasLostAndWhichStepsThereWere) {
-  node_ = h_.Open("a", 1);
-  SessionId b = h_.Open("b", 1);
-  JobRequest request = *AJobThatRecovers("two nodes", 2);
-  request.waits = true;
-  request.hold = absl::Minutes(10);
-  request.document.text = "needs every rank";
-  const JobId job = h_.Submit(std::make_shared<const JobRequest>(std::move(request)));
-  for (const SessionId node : {node_, b}) h_.Prepare(node);
-  for (const SessionId node : {node_, b}) h_.Answer<Assign>(node);
-  h_.Report(node_, job, 0, RankReady{});
-  h_.Report(b, job, 1, RankReady{});
-  for (const int64_t step : {1, 4, 7}) Step(job, step, 1);
-  h_.Feed(RankReported{b, job, Epoch{1}, 1, kKilled});
+  const JobId job = WaitForRank1();
   EXPECT_THAT(Last(job).lost, ElementsAre(1));
   EXPECT_THAT(h_.views[job]->reason, "waits for rank 1");
   h_.Restart();
   EXPECT_EQ(h_.views[job]->last_step->step, 7);
   EXPECT_THAT(h_.views[job]->reason, HasSubstr("waits for what it had lost before"));
   node_ = h_.Open("a", 1, 1, {{job, Epoch{1}}}, 9);
-  b = h_.Open("b", 1, 1, {{job, Epoch{1}}}, 9);
+  const SessionId b = h_.Open("b", 1, 1, {{job, Epoch{1}}}, 9);
   h_.Feed(RankReported{b, job, Epoch{1}, 1, kKilled});
   EXPECT_THAT(h_.views[job]->reason, "waits for rank 1");
   h_.Prepare(b);
@@ -351,19 +357,7 @@ TEST_F(IncidentTest, CoordinatorThatRestartsBehindAnotherLoss_NamesWhoIsLostInTh
 
 // A job that is cancelled waits no more.
 TEST_F(IncidentTest, JobThatEndsBehindAnotherCoordinator_DoesNotSayThatItWaits) {
-  node_ = h_.Open("a", 1);
-  const SessionId b = h_.Open("b", 1);
-  JobRequest request = *AJobThatRecovers("two nodes", 2);
-  request.waits = true;
-  request.hold = absl::Minutes(10);
-  request.document.text = "needs every rank";
-  const JobId job = h_.Submit(std::make_shared<const JobRequest>(std::move(request)));
-  for (const SessionId node : {node_, b}) h_.Prepare(node);
-  for (const SessionId node : {node_, b}) h_.Answer<Assign>(node);
-  h_.Report(node_, job, 0, RankReady{});
-  h_.Report(b, job, 1, RankReady{});
-  Step(job, 5, 1);
-  h_.Feed(RankReported{b, job, Epoch{1}, 1, kKilled});
+  const JobId job = WaitForRank1();
   h_.Restart();
   ASSERT_THAT(h_.views[job]->reason, HasSubstr("waits for what it had lost before"));
   ASSERT_TRUE(h_.Cancel(job, /*checkpoint=*/false).ok());
