@@ -20,12 +20,12 @@ namespace {
 using job::ScheduleName;
 using plan::ScheduleCandidate;
 
-// Steps of a simulation, whose time they bound. Of a longer training step about so many are
-// simulated, and as many microbatches as it takes to show a steady state. Of large graphs it may be
-// as few as there are stages; if even that is more than the second limit allows, nothing is
-// simulated.
+// What is simulated of a candidate, in units of long_step.h. Of a longer training step about as
+// much as the first, and as many microbatches as it takes to show a steady state. Of large graphs
+// that may be as few as there are stages; if even that is more than the second, which is a fraction
+// of a second, nothing is simulated.
 constexpr int64_t kCandidateWork = 30'000;
-constexpr int64_t kWorkMax = 150'000;
+constexpr int64_t kWorkMax = 400'000;
 constexpr double kNearlyFastest = 1.01;
 
 // In the order in which equals are taken. `plan`: of the job under 1f1b.
@@ -72,16 +72,14 @@ CostModel CostsOf(const plan::Plan& plan) {
 std::vector<int64_t> BeginningsOf(const plan::Plan& plan) {
   const int64_t work = WorkOfMicrobatch(MakePipeline(plan));
   const int64_t stages = plan.stages;
-  int64_t count = std::min(plan.microbatches, std::max(kCandidateWork / work, 4 * stages));
-  if (count * work > kWorkMax) {
-    count = 2 * kWorkMax / (3 * work);  // half of it is simulated first
-    if (count < stages) return {};
-  }
+  const int64_t most = 2 * kWorkMax / (3 * work);  // half of it is simulated first
+  const int64_t count =
+      std::min({plan.microbatches, most, std::max(kCandidateWork / work, 4 * stages)});
   if (count == plan.microbatches) return {count};
   // Whole rounds of the language module, two at least, and half of them.
   const int64_t round = plan.modules[static_cast<size_t>(plan.spec.language)].pp();
   const int64_t half = count / 2 / round * round;
-  if (half == 0) return {};
+  if (half == 0 || count < stages) return {};
   return {half, 2 * half};
 }
 
