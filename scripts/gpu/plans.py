@@ -93,9 +93,9 @@ class Plan:
         self.add(f"found-{model}", "the search's first choice: within 3 % of the best of ten layouts",
                  self.python("step_time.py", self.path_of(f"found-{model}"), self.work / "runs"), 75, usual=55, part=part, after=(f"search-{model}",))
 
-    def speed(self, model, goals, part, float8=False, once=0, selective=0, setting=None):
-        """`goals`: tokens/s of ours in bf16 and in FP8, or how many times the other program's; `once`, `selective`: the part in which one home of state, or
-        selective recomputation, stands beside them; `setting`: of the job."""
+    def speed(self, model, goals, part, float8=False, once=0, kept=0, settings=({}, {})):
+        """`goals`: tokens/s of ours in bf16 and in FP8, or how many times the other program's; `settings`: of the jobs in either; `once`, `kept`: the part in
+        which one home of state, or a job without those settings, stands beside them."""
         name, micro = f"speed-{model}", self.samples[model]
         steps = [seconds * micro / SAMPLES[model] for seconds in STEPS[model]]
         anchor = (f"{sys.executable} -m torch.distributed.run --standalone --nproc-per-node {self.devices} @anchor-{model}@ {' '.join(SIZES[model])} "
@@ -121,7 +121,7 @@ class Plan:
             words += ["--other", f"{label}: {other}", "--step", f"{label}: {step}"]
         each = self.seconds_each + START
         usual = round(2 * (len(others) * (each + 25) + len(ours) * each + 10 * sum(steps)))
-        self.add(name, f"data parallel on {self.devices}, beside the other program", words, usual + 60, usual=usual, job=texts(name, *2 * [setting or {}]), needs=("ANCHOR",), part=part,
+        self.add(name, f"data parallel on {self.devices}, beside the other program", words, usual + 60, usual=usual, job=texts(name, *settings), needs=("ANCHOR",), part=part,
                  figures=self.output / name / "speed.json", folder=self.output / name)
         last = list(others)[-1]
         for (label, _), wanted, share, limit in zip(ours.items(), goals, (0.96, 0.92), ("bf16", "fp8")):
@@ -134,16 +134,14 @@ class Plan:
                           verdicts.speed(name, label, wanted, share, f"limit-{model}-{limit}", last, self.seconds_each))
         if self.devices > 1:
             self.goal(f"exposed communication of {model} in data parallel", "under 1.5 % of a step", name, verdicts.waiting(name, list(ours), 0.015))
-        one_home, again = {"recovery": "{state_copies: 1}"}, {"recompute": "selective"}
-        variants = (("one home", once, "one home of state (`state_copies: 1`)", one_home, one_home),
-                    # In FP8 the decoder's alone leaves no room for a microbatch beside all of the state.
-                    ("selective", selective, "selective recomputation", again, {**again, "encoder_recompute": "selective"}))
-        for word, where, what, *settings in variants:
+        one_home = {"recovery": "{state_copies: 1}"}
+        variants = (("one home", once, "one home of state (`state_copies: 1`)", one_home), ("all kept", kept, "nothing computed again, in smaller microbatches", {}))
+        for word, where, what, setting in variants:
             if not where:
                 continue
             stage = f"{name}-{word.replace(' ', '-')}"
             single = {f"{label}, {word}": of for label, of in ours.items()}
-            self.add(stage, f"the same with {what}", command(stage, "--once", single), 2 * each + 60, usual=2 * each + 10, job=texts(stage, *settings),
+            self.add(stage, f"the same with {what}", command(stage, "--once", single), 2 * each + 60, usual=2 * each + 10, job=texts(stage, setting, setting),
                      part=where, figures=self.output / stage / "speed.json", folder=self.output / stage)
             self.goal(f"{model} with {what}", "stands beside", stage, verdicts.beside(stage, list(single)))
 
