@@ -26,6 +26,7 @@
 #include "client/job_view.h"
 #include "client/local_cluster.h"
 #include "client/output.h"
+#include "client/rpc_status.h"
 #include "client/watch.h"
 #include "core/base/status.h"
 #include "core/base/terminal_text.h"
@@ -125,27 +126,28 @@ void PrintOutcome(const v1::JobStatus& job, const std::string& output, Io& io) {
   io.talk << "results are in " << output << "\n";
 }
 
-// `watched` becomes the job as it is afterwards, as far as the coordinator says.
-void CancelJob(Connection& connection, const std::string& job, Wishes& wishes, Io& io,
-               Watched& watched) {
+// `watched` becomes the job as it is afterwards. Errors: what became of it is not known.
+absl::Status CancelJob(Connection& connection, const std::string& job, Wishes& wishes, Io& io,
+                       Watched& watched) {
   io.talk << "interrupted: cancelling " << job
           << (wishes.checkpoint ? ", with a checkpoint if it writes any" : "") << "\n";
   v1::CancelJobRequest request;
   request.set_job(job);
   request.set_checkpoint(wishes.checkpoint);
   v1::CancelJobResponse response;
-  if (!connection.Call(&v1::JobService::Stub::CancelJob, request, &response).ok()) return;
+  RETURN_IF_ERROR(connection.Call(&v1::JobService::Stub::CancelJob, request, &response));
   watched.job = response.job();
-  if (IsTerminal(watched.job.phase())) return;
+  if (IsTerminal(watched.job.phase())) return absl::OkStatus();
   absl::Notification ended;
   std::jthread patience([&] {
     if (!ended.WaitForNotificationWithTimeout(kEndPatience)) wishes.hurry.Stop();
   });
   absl::StatusOr<Watched> end = WatchJob(connection, job, wishes.hurry, io, kPatience);
   ended.Notify();
-  if (!end.ok()) return;
+  RETURN_IF_ERROR(end.status());
   watched = *std::move(end);
   if (!watched.detached) io.talk << TerminalText(watched.job.reason()) << "\n";
+  return absl::OkStatus();
 }
 
 // The part of a run that has a cluster.
@@ -164,7 +166,16 @@ int TrainOn(LocalCluster& cluster, v1::JobDocument document, const std::vector<i
             << TerminalText(cluster.LogTails());
     return kFailure;
   }
-  if (watched->detached) CancelJob(connection, job, wishes, io, *watched);
+  if (watched->detached) {
+    if (const absl::Status cancelled = CancelJob(connection, job, wishes, io, *watched);
+        !cancelled.ok()) {
+      cluster.Hurry();  // nobody is there who could end it in good order
+      return FailCall(WithNext(cancelled, absl::StrCat("the local cluster ends now, and ", job,
+                                                       " with it; how far it came says ", output,
+                                                       "/metrics.jsonl")),
+                      io);
+    }
+  }
   const v1::JobStatus& last = watched->job;
   const std::vector<absl::Status> failures = StoreResults(connection, *watched, output);
   for (const std::string& line : FailureLines(last)) io.talk << line << "\n";

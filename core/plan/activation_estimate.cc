@@ -15,27 +15,17 @@ namespace {
 using job::Modality;
 using job::TraitsOf;
 
-int64_t LongestRun(const std::vector<int64_t>& starts) {
-  int64_t longest = 0;
-  for (size_t i = 0; i + 1 < starts.size(); ++i) {
-    longest = std::max(longest, starts[i + 1] - starts[i]);
-  }
-  return longest;
-}
-
 // Samples of one microbatch on one replica of a module, at most; `place`: on its own.
 int64_t SamplesOfLane(const Plan& plan, const Place& place, const SampleShape& samples) {
   const ModulePlan& layout = plan.modules[static_cast<size_t>(place.module)];
   const bool is_language = place.module == plan.spec.language;
   if (is_language && !samples.as_dealt) return plan.spec.batch.micro;
-  // The language module's are dealt by the step, and each run is cut into microbatches.
-  const int64_t dealt = is_language ? plan.spec.batch.global : CountOfMicrobatch(plan, 0);
   const int64_t lanes = layout.replicas.replicas();
-  if (layout.speeds.empty() && !samples.as_dealt) return (dealt + lanes - 1) / lanes;
-  const std::vector<int64_t> starts = LaneStarts(layout, dealt);
-  const auto lane = static_cast<size_t>(place.dp);
-  const int64_t run = samples.as_dealt ? starts[lane + 1] - starts[lane] : LongestRun(starts);
-  return is_language ? EvenSplit(run, plan.microbatches, 0).count : run;
+  if (layout.speeds.empty() && !samples.as_dealt)
+    return (CountOfMicrobatch(plan, 0) + lanes - 1) / lanes;
+  const std::vector<int64_t> dealt = DealtToReplicas(plan, place.module);
+  return samples.as_dealt ? dealt[static_cast<size_t>(place.dp)]
+                          : *std::max_element(dealt.begin(), dealt.end());
 }
 
 // Items of one sample that an encoder reads: at most as many as fit the context, all of its kind.
@@ -324,6 +314,19 @@ int64_t HeadsKept(const Plan& plan, const ModulePlan& layout, int64_t alive) {
 }
 
 }  // namespace
+
+std::vector<int64_t> DealtToReplicas(const Plan& plan, int32_t module) {
+  // The language module's are dealt by the step, and each run is cut into microbatches.
+  const bool is_language = module == plan.spec.language;
+  const int64_t all = is_language ? plan.spec.batch.global : CountOfMicrobatch(plan, 0);
+  const std::vector<int64_t> starts = LaneStarts(plan.modules[static_cast<size_t>(module)], all);
+  std::vector<int64_t> dealt;
+  for (size_t i = 0; i + 1 < starts.size(); ++i) {
+    const int64_t run = starts[i + 1] - starts[i];
+    dealt.push_back(is_language ? EvenSplit(run, plan.microbatches, 0).count : run);
+  }
+  return dealt;
+}
 
 Rounded RoundedOf(const Plan& plan, const job::Module& module) {
   if (plan.spec.linear != job::LinearFormat::kFp8 || !TraitsOf(module.architecture).decoder())

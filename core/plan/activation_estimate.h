@@ -77,6 +77,8 @@ struct PartActivations {
   int64_t messages = 0;     // that wait, or leave
   int64_t items = 0;        // pixels or sounds that are read, or are ahead
 };
+// Samples of one microbatch, at most, on each replica of a module, as it is dealt (samples.h).
+std::vector<int64_t> DealtToReplicas(const Plan& plan, int32_t module);
 PartActivations ActivationsOfPart(const Plan& plan, const Place& place, int32_t chunk,
                                   const SampleShape& samples);
 // All of the module at a place, of as many microbatches as it may keep at any time.

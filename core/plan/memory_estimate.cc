@@ -124,8 +124,10 @@ void ForEachMirror(const Plan& plan, int32_t module, int32_t pp, const StageLoad
   int32_t tp = 0;
   for (const RankList& group : plan.DataGroups(module, pp)) {
     const int64_t bytes = own(tp++);
-    for (const RankList& homes : HomesOf(plan, module, group)) {
-      for (size_t i = 1; i < homes.size(); ++i) add(homes[i], bytes);
+    const HomePositions homes = HomePositionsOf(plan, module, group);
+    for (size_t share = 0; share < group.size(); ++share) {
+      for (const int32_t mirror : homes.Of(share).subspan(1))
+        add(group[static_cast<size_t>(mirror)], bytes);
     }
   }
 }
@@ -139,11 +141,13 @@ void AddModule(const Plan& plan, const ModulePlan& layout, const SampleShape* sa
                PartSizes& sizes, std::vector<MemoryEstimate>* estimates) {
   if (!TraitsOf(plan.module_spec(layout.index).architecture).known()) return;
   const ReplicaTable& replicas = layout.replicas;
+  std::vector<int64_t> dealt;
+  if (samples != nullptr && samples->as_dealt) dealt = DealtToReplicas(plan, layout.index);
   for (Place place{.module = layout.index}; place.pp < layout.pp(); ++place.pp) {
-    // By width, tp and, where it matters, dp.
-    std::map<std::tuple<int32_t, int32_t, int32_t>, PlaceMemory> known;
+    // By width, tp and, where they matter, samples of a microbatch.
+    std::map<std::tuple<int32_t, int32_t, int64_t>, PlaceMemory> known;
     const auto key = [&](int32_t width, int32_t tp) {
-      return std::tuple(width, tp, samples != nullptr && samples->as_dealt ? place.dp : -1);
+      return std::tuple(width, tp, dealt.empty() ? -1 : dealt[static_cast<size_t>(place.dp)]);
     };
     std::map<std::pair<int32_t, int32_t>, int64_t> own;  // optimizer state, by width and tp
     const StageLoads loads = LoadsOfStage(plan, layout.index, place.pp, sizes);

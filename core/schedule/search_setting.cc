@@ -16,6 +16,7 @@
 #include "core/schedule/long_step.h"
 #include "core/schedule/pipeline.h"
 #include "core/schedule/power.h"
+#include "core/schedule/simulator.h"
 #include "core/schedule/work_model.h"
 
 namespace phalanx::schedule {
@@ -121,6 +122,7 @@ absl::StatusOr<std::optional<Proposal>> MeasureWithin(double most, Care care, pl
   const PassSeconds longest = LongestOf(pipeline, sustained.parts());
   const auto count = static_cast<double>(plan.microbatches);
   if (count * longest.total() > most) return std::nullopt;
+  if (PassesAtLeast(plan, pipeline, sustained.costs()) > most) return std::nullopt;
   const std::vector<int64_t> beginnings = BeginningsOf(plan, pipeline, care);
   ASSIGN_OR_RETURN(const std::optional<StepTime> time,
                    TimeOfStep(std::move(plan), sustained.costs(), beginnings,

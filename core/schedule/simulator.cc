@@ -89,22 +89,6 @@ std::vector<int32_t> LanguageKinds(const plan::Plan& plan, const CostModel& cost
   return kinds;
 }
 
-// That all passes take at least, whichever way the schedule orders them: the replicas of the
-// language module that take longest, beside the fastest of what other modules have.
-double BoundOf(const plan::Plan& plan, const Pipeline& pipeline, const CostModel& costs) {
-  double bound = 0;
-  for (const int32_t kind : LanguageKinds(plan, costs)) {
-    std::vector<PartCost> seconds;
-    for (size_t p = 0; p < pipeline.parts.size(); ++p) {
-      const bool language = pipeline.parts[p].module == plan.spec.language;
-      seconds.push_back(
-          CostOf(pipeline, costs, static_cast<int32_t>(p), language ? kind : kShortest));
-    }
-    bound = std::max(bound, StepLowerBound(pipeline, seconds, BoundOptionsOf(plan, pipeline)));
-  }
-  return bound;
-}
-
 // Members are ranks, each with the passes of its replica.
 MemberCosts SecondsOfRanks(const plan::Plan& plan, const Pipeline& pipeline, const Wiring& wiring,
                            const CostModel& costs) {
@@ -272,6 +256,22 @@ Simulation Summarize(const Pipeline& pipeline, const Wiring& wiring, const Membe
 
 }  // namespace
 
+// The replicas of the language module that take longest, beside the fastest of what other modules
+// have.
+double PassesAtLeast(const plan::Plan& plan, const Pipeline& pipeline, const CostModel& costs) {
+  double bound = 0;
+  for (const int32_t kind : LanguageKinds(plan, costs)) {
+    std::vector<PartCost> seconds;
+    for (size_t p = 0; p < pipeline.parts.size(); ++p) {
+      const bool language = pipeline.parts[p].module == plan.spec.language;
+      seconds.push_back(
+          CostOf(pipeline, costs, static_cast<int32_t>(p), language ? kind : kShortest));
+    }
+    bound = std::max(bound, StepLowerBound(pipeline, seconds, BoundOptionsOf(plan, pipeline)));
+  }
+  return bound;
+}
+
 Simulation Simulate(const plan::Plan& plan, const std::vector<Program>& programs,
                     const CostModel& costs) {
   const Pipeline pipeline = MakePipeline(plan);
@@ -286,7 +286,7 @@ Simulation Simulate(const plan::Plan& plan, const std::vector<Program>& programs
   const Execution execution = Execute(ExecutionModel::kStreams, pipeline, wiring, pointers, seconds,
                                       MessagesOf(plan, costs));
   return Summarize(pipeline, wiring, seconds, execution, pointers, ranks,
-                   std::vector<int64_t>(programs.size(), 1), BoundOf(plan, pipeline, costs));
+                   std::vector<int64_t>(programs.size(), 1), PassesAtLeast(plan, pipeline, costs));
 }
 
 absl::StatusOr<Simulation> SimulatePlan(const plan::Plan& plan, const CostModel& costs) {
@@ -302,7 +302,7 @@ absl::StatusOr<Simulation> SimulatePlan(const plan::Plan& plan, const CostModel&
   std::vector<const Program*> pointers;
   for (const Program& program : programs) pointers.push_back(&program);
   const Wiring wiring = WireClasses(pipeline);
-  const double bound = BoundOf(plan, pipeline, costs);
+  const double bound = PassesAtLeast(plan, pipeline, costs);
   const std::vector<int32_t> kinds = LanguageKinds(plan, costs);
   // The step ends with the kind that takes longest; until then the ranks of the others wait.
   Simulation all;

@@ -19,6 +19,7 @@
 
 #include "absl/status/statusor.h"
 #include "core/schedule/cost_model.h"
+#include "core/schedule/pipeline.h"
 #include "core/schedule/program.h"
 
 namespace phalanx::schedule {
@@ -59,5 +60,7 @@ Simulation Simulate(const plan::Plan& plan, const std::vector<Program>& programs
 // percent off. Where the replicas of the language module differ, the pipeline of each kind of them
 // is run by itself, beside the slowest of what other modules have. As BuildStep.
 absl::StatusOr<Simulation> SimulatePlan(const plan::Plan& plan, const CostModel& costs);
+// Seconds that all passes of a step take at least, whichever way the schedule orders them.
+double PassesAtLeast(const plan::Plan& plan, const Pipeline& pipeline, const CostModel& costs);
 
 }  // namespace phalanx::schedule

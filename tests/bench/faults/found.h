@@ -71,7 +71,8 @@ struct Found {
 
 nlohmann::ordered_json ToJson(Found& found);
 
-// All of it on one line, as docs/performance.md has it. `kills` of each of so many layouts.
+// All of it on one line, as docs/performance-control-plane.md has it. `kills` of each of so many
+// layouts.
 std::string LineOf(int64_t kills, std::vector<Found>& found);
 
 }  // namespace phalanx::e2e

@@ -11,7 +11,8 @@ namespace phalanx::e2e {
 // all that are left having stopped, and of kill to the next decided step having been read by a
 // watcher: percentiles; of each layout the same, its steps, for how long returns held it up, and
 // what coordinator, daemons and the rank that was not hit hold early and at the end; how much of
-// the throughput is back (throughput.h); and as `in_a_line` what docs/performance.md says of it.
+// the throughput is back (throughput.h); and as `in_a_line` what docs/performance-control-plane.md
+// says of it.
 // Early is, of coordinator and daemons, the end of the layout's first job, or, where a layout has
 // no other (at most 20 kills, so at most 160 `tries`), behind half of its kills; of the rank,
 // behind half of the kills of its job. Whether both are as fast as they must be, every step is done

@@ -1,7 +1,14 @@
 // SIGTERM ends everything in good order.
 #include <signal.h>
 
+#include <filesystem>
+#include <string>
+#include <system_error>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/e2e/jobs/cluster.h"
 #include "tests/e2e/jobs/job.h"
@@ -59,6 +66,35 @@ TEST(SignalTest, TermToRun_CancelsAndLeavesNothing) {
   run.Signal(SIGTERM);
   EXPECT_EQ(run.WaitExitCode(), 103) << support::ReadText(data.path + "/run.talk");
   EXPECT_LT(absl::Now() - begin, kGrace);
+  EXPECT_TRUE(support::ProcessesMarked(mark).empty());
+}
+
+// The process among them that runs a program of that name.
+pid_t ProcessOf(const std::vector<pid_t>& processes, const std::string& program) {
+  for (const pid_t pid : processes) {
+    std::error_code error;
+    const auto path = std::filesystem::read_symlink(absl::StrCat("/proc/", pid, "/exe"), error);
+    if (!error && path.filename() == program) return pid;
+  }
+  return -1;
+}
+
+TEST(SignalTest, TermToRun_WhoseCoordinatorHangs_SaysThatItDoesNotKnowTheEnd) {
+  const DataFolder data = MakeData();
+  support::WriteFile(data.path + "/job.yaml", JobText(data, {.steps = kForEver}));
+  const std::string mark = support::NewMark();
+  support::Process run({support::Program("phalanx"), "run", data.path + "/job.yaml"}, mark,
+                       data.path + "/run.out", data.path + "/run.talk");
+  support::AwaitFile(data.path + "/out", run);
+  support::AwaitFile(data.path + "/out/metrics.jsonl", run);
+  const pid_t coordinator = ProcessOf(support::ProcessesMarked(mark), "phalanx-coordinator");
+  ASSERT_GT(coordinator, 0);
+  ASSERT_EQ(kill(coordinator, SIGSTOP), 0);
+  run.Signal(SIGTERM);
+  EXPECT_EQ(run.WaitExitCode(), 69);
+  EXPECT_THAT(support::ReadText(data.path + "/run.talk"),
+              testing::HasSubstr("the local cluster ends now, and job-1 with it; how far it came"));
+  EXPECT_EQ(support::ReadText(data.path + "/run.out"), "") << "nothing is known of an end";
   EXPECT_TRUE(support::ProcessesMarked(mark).empty());
 }
 
