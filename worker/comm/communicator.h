@@ -14,9 +14,10 @@
 // Failure: a call fails with Unavailable (a peer is gone or reset; the message names its world
 // rank), the reason given to Abort(), or DeadlineExceeded; after a failure every later call fails
 // alike. On CPU the communicators of one rank and epoch share their links, so they fail together;
-// under NCCL each fails by itself. Results of a failed collective are garbage. A call that cannot
-// be right on this rank alone (a negative count, a peer outside the group, a sum of bytes) is
-// InvalidArgument and changes nothing.
+// under NCCL each fails by itself, and what it has on the device stands still until Abort() or
+// destruction. Results of a failed collective are garbage. A call that cannot be right on this rank
+// alone (a negative count, a peer outside the group, a sum of bytes) is InvalidArgument and changes
+// nothing.
 //
 // Ending: collectives that returned are complete for the others too, but sends are withdrawn unless
 // Flush() came after them. On CPU a rank that leaves healthy fails only those who still expect

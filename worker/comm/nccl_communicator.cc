@@ -79,11 +79,13 @@ NcclCommunicator::NcclCommunicator(std::shared_ptr<NcclHandle> handle, std::stri
       current_stream_(options.current_stream) {}
 
 NcclCommunicator::~NcclCommunicator() {
+  bool healthy = false;
   {
     MutexLock lock(&handle_->mutex);
     if (std::exchange(handle_->released, true)) return;
+    healthy = handle_->failure.ok();
   }
-  ReleaseInBackground(handle_, true);
+  ReleaseInBackground(handle_, healthy);
 }
 
 absl::Status NcclCommunicator::Named(const absl::Status& status) const {
@@ -105,8 +107,8 @@ void NcclCommunicator::Abort(absl::Status reason) {
 }
 
 absl::Status NcclCommunicator::Fail(absl::Status reason) {
-  Abort(std::move(reason));
   MutexLock lock(&handle_->mutex);
+  if (handle_->failure.ok()) handle_->failure = std::move(reason);
   return handle_->failure;
 }
 

@@ -96,6 +96,8 @@ class NcclCommunicator final : public Communicator {
       absl::Span<const Piece> pieces, plan::CommunicatorOperation kind,
       absl::FunctionRef<ncclResult_t(const Piece&, ncclComm_t, cudaStream_t)> collective);
   absl::Status Named(const absl::Status& status) const;
+  // Every later call fails. What it has on the device is left there: whoever aborts it lets go on
+  // what stands behind it, of which first nobody may make a record.
   absl::Status Fail(absl::Status reason);
 
   const std::shared_ptr<NcclHandle> handle_;

@@ -178,7 +178,7 @@ class CudaStepKernels final : public StepKernels {
   CommitWords* words_ = nullptr;   // pinned
   int64_t* applied_ = nullptr;     // [words_of_homes_], pinned
   Decision* decisions_ = nullptr;  // [2], on the device
-  at::Tensor partials_;            // fp64; of one block after the other, on one stream
+  at::Tensor partials_;            // fp64; of one block after the other, on whatever stream
 };
 
 }  // namespace
