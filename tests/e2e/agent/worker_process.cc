@@ -1,5 +1,6 @@
 #include "tests/e2e/agent/worker_process.h"
 
+#include <poll.h>
 #include <unistd.h>
 
 #include <filesystem>
@@ -7,6 +8,8 @@
 #include <iterator>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
 #include "tests/support/files.h"
 #include "tests/support/process.h"
 #include "tests/support/shards.h"
@@ -122,6 +125,15 @@ int32_t WorkerProcess::Children() const {
         std::distance(std::istream_iterator<int>(file), std::istream_iterator<int>()));
   }
   return count;
+}
+
+bool WorkerProcess::AwaitNoChildren() const {
+  const absl::Time deadline = absl::Now() + absl::Seconds(20);
+  while (Children() > 0) {
+    if (absl::Now() > deadline) return false;
+    poll(nullptr, 0, 1);
+  }
+  return true;
 }
 
 int64_t WorkerProcess::ResidentBytes() const {

@@ -36,6 +36,8 @@ class WorkerProcess {
   int32_t OpenDescriptors() const;
   // Of the daemon itself, zombies included.
   int32_t Children() const;
+  // Until it has reaped all of them, at most 20 s.
+  bool AwaitNoChildren() const;
   int64_t ResidentBytes() const;
 
  private:
