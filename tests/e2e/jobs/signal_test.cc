@@ -21,6 +21,33 @@ namespace {
 // The grace that programs have by default, and what a busy machine needs on top.
 constexpr absl::Duration kGrace = absl::Seconds(20);
 
+// `phalanx run` of a job without an end, which is about to train.
+class EndlessRun {
+ public:
+  EndlessRun() {
+    support::AwaitFile(data_.path + "/out", run);
+    // The first rank of the last stage makes it when training is about to begin.
+    support::AwaitFile(data_.path + "/out/metrics.jsonl", run);
+  }
+  std::vector<pid_t> Processes() const { return support::ProcessesMarked(mark_); }
+  std::string Out() const { return support::ReadText(data_.path + "/run.out"); }
+  std::string Talk() const { return support::ReadText(data_.path + "/run.talk"); }
+
+ private:
+  std::string JobFile() const {
+    support::WriteFile(data_.path + "/job.yaml", JobText(data_, {.steps = kForEver}));
+    return data_.path + "/job.yaml";
+  }
+  const DataFolder data_ = MakeData();
+  const std::string mark_ = support::NewMark();
+
+ public:
+  support::Process run{{support::Program("phalanx"), "run", JobFile()},
+                       mark_,
+                       data_.path + "/run.out",
+                       data_.path + "/run.talk"};
+};
+
 TEST(SignalTest, TermToCoordinatorThenWorker_BothEndInOrder) {
   const DataFolder data = MakeData();
   Cluster cluster({.devices = 2});
@@ -54,19 +81,12 @@ TEST(SignalTest, TermToCoordinatorThenWorker_BothEndInOrder) {
 }
 
 TEST(SignalTest, TermToRun_CancelsAndLeavesNothing) {
-  const DataFolder data = MakeData();
-  support::WriteFile(data.path + "/job.yaml", JobText(data, {.steps = kForEver}));
-  const std::string mark = support::NewMark();
-  support::Process run({support::Program("phalanx"), "run", data.path + "/job.yaml"}, mark,
-                       data.path + "/run.out", data.path + "/run.talk");
-  // The first rank of the last stage makes it when training is about to begin.
-  support::AwaitFile(data.path + "/out", run);
-  support::AwaitFile(data.path + "/out/metrics.jsonl", run);
+  EndlessRun endless;
   const absl::Time begin = absl::Now();
-  run.Signal(SIGTERM);
-  EXPECT_EQ(run.WaitExitCode(), 103) << support::ReadText(data.path + "/run.talk");
+  endless.run.Signal(SIGTERM);
+  EXPECT_EQ(endless.run.WaitExitCode(), 103) << endless.Talk();
   EXPECT_LT(absl::Now() - begin, kGrace);
-  EXPECT_TRUE(support::ProcessesMarked(mark).empty());
+  EXPECT_TRUE(endless.Processes().empty());
 }
 
 // The process among them that runs a program of that name.
@@ -80,37 +100,25 @@ pid_t ProcessOf(const std::vector<pid_t>& processes, const std::string& program)
 }
 
 TEST(SignalTest, TermToRun_WhoseCoordinatorHangs_SaysThatItDoesNotKnowTheEnd) {
-  const DataFolder data = MakeData();
-  support::WriteFile(data.path + "/job.yaml", JobText(data, {.steps = kForEver}));
-  const std::string mark = support::NewMark();
-  support::Process run({support::Program("phalanx"), "run", data.path + "/job.yaml"}, mark,
-                       data.path + "/run.out", data.path + "/run.talk");
-  support::AwaitFile(data.path + "/out", run);
-  support::AwaitFile(data.path + "/out/metrics.jsonl", run);
-  const pid_t coordinator = ProcessOf(support::ProcessesMarked(mark), "phalanx-coordinator");
+  EndlessRun endless;
+  const pid_t coordinator = ProcessOf(endless.Processes(), "phalanx-coordinator");
   ASSERT_GT(coordinator, 0);
   ASSERT_EQ(kill(coordinator, SIGSTOP), 0);
-  run.Signal(SIGTERM);
-  EXPECT_EQ(run.WaitExitCode(), 69);
-  EXPECT_THAT(support::ReadText(data.path + "/run.talk"),
+  endless.run.Signal(SIGTERM);
+  EXPECT_EQ(endless.run.WaitExitCode(), 69);
+  EXPECT_THAT(endless.Talk(),
               testing::HasSubstr("the local cluster ends now, and job-1 with it; how far it came"));
-  EXPECT_EQ(support::ReadText(data.path + "/run.out"), "") << "nothing is known of an end";
-  EXPECT_TRUE(support::ProcessesMarked(mark).empty());
+  EXPECT_EQ(endless.Out(), "") << "nothing is known of an end";
+  EXPECT_TRUE(endless.Processes().empty());
 }
 
 TEST(SignalTest, KillOfRun_TakesEverythingAlong) {
-  const DataFolder data = MakeData();
-  support::WriteFile(data.path + "/job.yaml", JobText(data, {.steps = kForEver}));
-  const std::string mark = support::NewMark();
-  support::Process run({support::Program("phalanx"), "run", data.path + "/job.yaml"}, mark,
-                       data.path + "/run.out", data.path + "/run.talk");
-  support::AwaitFile(data.path + "/out", run);
-  support::AwaitFile(data.path + "/out/metrics.jsonl", run);
+  EndlessRun endless;
   std::vector<support::ProcessWatch> watches;
-  for (const pid_t pid : support::ProcessesMarked(mark)) watches.emplace_back(pid);
+  for (const pid_t pid : endless.Processes()) watches.emplace_back(pid);
   EXPECT_EQ(watches.size(), 5u) << "run, coordinator, worker, two ranks";
-  run.Signal(SIGKILL);
-  run.Wait();
+  endless.run.Signal(SIGKILL);
+  endless.run.Wait();
   for (const support::ProcessWatch& watch : watches) EXPECT_TRUE(watch.AwaitEnd()) << watch.pid();
 }
 
