@@ -73,14 +73,38 @@ void LeaveOut(int64_t device_memory, const std::vector<StandbySet>& sets, Proces
   if (left < peak.to_take_over + plan::kPreparedRoom) peak.to_take_over = 0;
 }
 
-ProcessMemory MemoryOfRank(const plan::Plan& plan, Rank rank, const MemoryPeak& peak,
-                           const DeviceProfile& profile, int64_t device_memory) {
-  ProcessMemory memory{.rank = rank, .peak = peak};
-  std::vector<StandbySet> sets;
-  if (!profile.process.has_value()) {
-    memory.unestimated = profile.unestimated_bytes;
-  } else {
+// Without communicators.
+ProcessMemory TensorsOfRank(size_t rank, const MemoryPeak& peak, const DeviceProfile& profile) {
+  ProcessMemory memory{.rank = Rank{static_cast<int32_t>(rank)}, .peak = peak};
+  if (profile.process.has_value()) {
     memory.context = profile.process->context;
+  } else {
+    memory.unestimated = profile.unestimated_bytes;
+  }
+  return memory;
+}
+
+// The rank that takes most, but for communicators.
+size_t LargestOf(const std::vector<MemoryPeak>& peaks, const DeviceProfile& profile,
+                 int64_t device_memory) {
+  size_t largest = 0;
+  int64_t most = -1;
+  for (size_t rank = 0; rank < peaks.size(); ++rank) {
+    ProcessMemory memory = TensorsOfRank(rank, peaks[rank], profile);
+    LeaveOut(device_memory, {}, memory);
+    if (memory.total() <= most) continue;
+    most = memory.total();
+    largest = rank;
+  }
+  return largest;
+}
+
+ProcessMemory MemoryOfRank(const plan::Plan& plan, size_t at, const MemoryPeak& peak,
+                           const DeviceProfile& profile, int64_t device_memory) {
+  ProcessMemory memory = TensorsOfRank(at, peak, profile);
+  const Rank rank = memory.rank;
+  std::vector<StandbySet> sets;
+  if (profile.process.has_value()) {
     const std::optional<CommunicatorsBytes>& bytes = profile.process->communicators;
     if (bytes.has_value() && plan.world <= kCommunicatorsCountedMax) {
       memory.communicators = BytesOfCommunicators(plan, rank, *bytes);
@@ -115,16 +139,12 @@ ProcessMemory MostMemory(const plan::Plan& plan, const DeviceProfile& profile,
   // Of larger jobs what is beside tensors is looked at on one rank.
   size_t first = 0, end = peaks.size();
   if (plan.world > plan::kPreparedDevicesMax) {
-    first = static_cast<size_t>(
-        std::max_element(peaks.begin(), peaks.end(),
-                         [](const auto& a, const auto& b) { return a.total() < b.total(); }) -
-        peaks.begin());
+    first = LargestOf(peaks, profile, device_memory);
     end = first + 1;
   }
   ProcessMemory most;
   for (size_t rank = first; rank < end; ++rank) {
-    const ProcessMemory memory =
-        MemoryOfRank(plan, Rank{static_cast<int32_t>(rank)}, peaks[rank], profile, device_memory);
+    const ProcessMemory memory = MemoryOfRank(plan, rank, peaks[rank], profile, device_memory);
     if (rank == first || memory.total() > most.total()) most = memory;
   }
   return most;

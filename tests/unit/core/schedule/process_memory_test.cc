@@ -3,6 +3,8 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <optional>
+#include <vector>
 
 #include "core/plan/memory_estimate.h"
 #include "core/plan/preparation.h"
@@ -103,6 +105,31 @@ TEST(ProcessMemoryTest, WhatADeviceHasNoRoomFor_IsLeftOut) {
   const ProcessMemory taken = MostMemory(to_host, profile);
   ASSERT_GT(taken.peak.to_take_over, 0);
   EXPECT_EQ(MostMemory(to_host, profile, {}, plan::kPreparedRoom).peak.to_take_over, 0);
+}
+
+// What has most to take over where there is room may not be what takes most where there is none.
+TEST(ProcessMemoryTest, OfALargerJob_IsOfTheRankThatTakesMostOfWhatHasRoom) {
+  AJob job = AJob()
+                 .Module("vision", support::LargeClipVision(), {.recompute = job::Recompute::kFull})
+                 .Module("language", support::LargeLlama({.layers = 8}), {.dp = 2, .pp = 4})
+                 .Edge("vision", "language", {.projector = 4096})
+                 .Batch(12, 1);
+  job.spec().resources.device = job::DeviceKind::kGpu;
+  job.spec().recovery.state_home = job::StateHome::kHost;
+  const plan::Plan to_host = OnOneNode(job);
+  ASSERT_GT(to_host.world, plan::kPreparedDevicesMax);
+  const std::vector<MemoryPeak> peaks = EstimatePeaks(to_host);
+  const auto most = std::max_element(peaks.begin(), peaks.end(), [](const auto& a, const auto& b) {
+    return a.step.total() < b.step.total();
+  });
+  const auto with_room =
+      std::max_element(peaks.begin(), peaks.end(),
+                       [](const auto& a, const auto& b) { return a.total() < b.total(); });
+  ASSERT_LT(with_room->step.total(), most->step.total());
+  const DeviceProfile profile = WithProcess(std::nullopt);
+  EXPECT_EQ(MostMemory(to_host, profile).peak.total(), with_room->total());
+  const ProcessMemory without = MostMemory(to_host, profile, {}, most->step.total() + 500);
+  EXPECT_EQ(without.peak.total(), most->step.total());
 }
 
 // As a rank that looks for room before it makes them.
