@@ -135,8 +135,11 @@ absl::Status CancelJob(Connection& connection, const std::string& job, Wishes& w
   request.set_job(job);
   request.set_checkpoint(wishes.checkpoint);
   v1::CancelJobResponse response;
-  RETURN_IF_ERROR(connection.Call(&v1::JobService::Stub::CancelJob, request, &response));
-  watched.job = response.job();
+  const absl::Status cancelled =
+      connection.Call(&v1::JobService::Stub::CancelJob, request, &response);
+  // What has ended meanwhile cannot be cancelled, and is shown as it ended.
+  if (!cancelled.ok() && !absl::IsFailedPrecondition(cancelled)) return cancelled;
+  if (cancelled.ok()) watched.job = response.job();
   if (IsTerminal(watched.job.phase())) return absl::OkStatus();
   absl::Notification ended;
   std::jthread patience([&] {

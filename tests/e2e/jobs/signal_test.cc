@@ -21,31 +21,42 @@ namespace {
 // The grace that programs have by default, and what a busy machine needs on top.
 constexpr absl::Duration kGrace = absl::Seconds(20);
 
-// `phalanx run` of a job without an end, which is about to train.
-class EndlessRun {
+// `phalanx run` of a job that has begun to train.
+class LocalRun {
  public:
-  EndlessRun() {
-    support::AwaitFile(data_.path + "/out", run);
+  explicit LocalRun(int64_t steps = kForEver)
+      : run_({support::Program("phalanx"), "run", JobFile(steps)}, mark_, data_.path + "/run.out",
+             data_.path + "/run.talk") {
+    support::AwaitFile(path() + "/out", run_);
     // The first rank of the last stage makes it when training is about to begin.
-    support::AwaitFile(data_.path + "/out/metrics.jsonl", run);
+    support::AwaitFile(path() + "/out/metrics.jsonl", run_);
   }
+
+  support::Process& process() { return run_; }
+  const std::string& path() const { return data_.path; }
   std::vector<pid_t> Processes() const { return support::ProcessesMarked(mark_); }
-  std::string Out() const { return support::ReadText(data_.path + "/run.out"); }
-  std::string Talk() const { return support::ReadText(data_.path + "/run.talk"); }
+  // Those that run a program of that name.
+  std::vector<pid_t> ProcessesOf(const std::string& program) const {
+    std::vector<pid_t> found;
+    for (const pid_t pid : Processes()) {
+      std::error_code gone;
+      const auto path = std::filesystem::read_symlink(absl::StrCat("/proc/", pid, "/exe"), gone);
+      if (!gone && path.filename() == program) found.push_back(pid);
+    }
+    return found;
+  }
+  std::string Out() const { return support::ReadText(path() + "/run.out"); }
+  std::string Talk() const { return support::ReadText(path() + "/run.talk"); }
 
  private:
-  std::string JobFile() const {
-    support::WriteFile(data_.path + "/job.yaml", JobText(data_, {.steps = kForEver}));
-    return data_.path + "/job.yaml";
+  std::string JobFile(int64_t steps) const {
+    support::WriteFile(path() + "/job.yaml", JobText(data_, {.steps = steps}));
+    return path() + "/job.yaml";
   }
+
   const DataFolder data_ = MakeData();
   const std::string mark_ = support::NewMark();
-
- public:
-  support::Process run{{support::Program("phalanx"), "run", JobFile()},
-                       mark_,
-                       data_.path + "/run.out",
-                       data_.path + "/run.talk"};
+  support::Process run_;
 };
 
 TEST(SignalTest, TermToCoordinatorThenWorker_BothEndInOrder) {
@@ -81,44 +92,48 @@ TEST(SignalTest, TermToCoordinatorThenWorker_BothEndInOrder) {
 }
 
 TEST(SignalTest, TermToRun_CancelsAndLeavesNothing) {
-  EndlessRun endless;
+  LocalRun run;
   const absl::Time begin = absl::Now();
-  endless.run.Signal(SIGTERM);
-  EXPECT_EQ(endless.run.WaitExitCode(), 103) << endless.Talk();
+  run.process().Signal(SIGTERM);
+  EXPECT_EQ(run.process().WaitExitCode(), 103) << run.Talk();
   EXPECT_LT(absl::Now() - begin, kGrace);
-  EXPECT_TRUE(endless.Processes().empty());
+  EXPECT_TRUE(run.Processes().empty());
 }
 
-// The process among them that runs a program of that name.
-pid_t ProcessOf(const std::vector<pid_t>& processes, const std::string& program) {
-  for (const pid_t pid : processes) {
-    std::error_code error;
-    const auto path = std::filesystem::read_symlink(absl::StrCat("/proc/", pid, "/exe"), error);
-    if (!error && path.filename() == program) return pid;
-  }
-  return -1;
+// It is asked to end once the job has, and has not been told of that yet.
+TEST(SignalTest, TermToRun_OfAJobThatHasEnded_ShowsHowItEnded) {
+  LocalRun run(20);
+  std::vector<support::ProcessWatch> ranks;
+  for (const pid_t pid : run.ProcessesOf("phalanx-rank")) ranks.emplace_back(pid);
+  run.process().Signal(SIGSTOP);
+  for (const support::ProcessWatch& rank : ranks) ASSERT_TRUE(rank.AwaitEnd());
+  run.process().Signal(SIGTERM);
+  run.process().Signal(SIGCONT);
+  EXPECT_EQ(run.process().WaitExitCode(), 0) << run.Talk();
+  EXPECT_THAT(run.Out(), testing::HasSubstr("Succeeded after 20 of 20 steps"));
+  EXPECT_TRUE(std::filesystem::exists(run.path() + "/out/job.json"));
 }
 
 TEST(SignalTest, TermToRun_WhoseCoordinatorHangs_SaysThatItDoesNotKnowTheEnd) {
-  EndlessRun endless;
-  const pid_t coordinator = ProcessOf(endless.Processes(), "phalanx-coordinator");
-  ASSERT_GT(coordinator, 0);
-  ASSERT_EQ(kill(coordinator, SIGSTOP), 0);
-  endless.run.Signal(SIGTERM);
-  EXPECT_EQ(endless.run.WaitExitCode(), 69);
-  EXPECT_THAT(endless.Talk(),
+  LocalRun run;
+  const std::vector<pid_t> coordinator = run.ProcessesOf("phalanx-coordinator");
+  ASSERT_EQ(coordinator.size(), 1u);
+  ASSERT_EQ(kill(coordinator[0], SIGSTOP), 0);
+  run.process().Signal(SIGTERM);
+  EXPECT_EQ(run.process().WaitExitCode(), 69);
+  EXPECT_THAT(run.Talk(),
               testing::HasSubstr("the local cluster ends now, and job-1 with it; how far it came"));
-  EXPECT_EQ(endless.Out(), "") << "nothing is known of an end";
-  EXPECT_TRUE(endless.Processes().empty());
+  EXPECT_EQ(run.Out(), "") << "nothing is known of an end";
+  EXPECT_TRUE(run.Processes().empty());
 }
 
 TEST(SignalTest, KillOfRun_TakesEverythingAlong) {
-  EndlessRun endless;
+  LocalRun run;
   std::vector<support::ProcessWatch> watches;
-  for (const pid_t pid : endless.Processes()) watches.emplace_back(pid);
+  for (const pid_t pid : run.Processes()) watches.emplace_back(pid);
   EXPECT_EQ(watches.size(), 5u) << "run, coordinator, worker, two ranks";
-  endless.run.Signal(SIGKILL);
-  endless.run.Wait();
+  run.process().Signal(SIGKILL);
+  run.process().Wait();
   for (const support::ProcessWatch& watch : watches) EXPECT_TRUE(watch.AwaitEnd()) << watch.pid();
 }
 

@@ -177,9 +177,8 @@ void AddOtherTable(Page* page) {
   page->Add(
       "The table \"Throughput against lost devices\" of docs/performance-control-plane.md is of "
       "the same job but for its MLP, 54,656 wide and not 53,248. In blocks of 128 columns these "
-      "are "
-      "427 and 416: of "
-      "32 ranks 14 and 13 on whoever has most, of 31 ranks 14 on either, of 30 ranks 15 and 14. So "
+      "are 427 and 416: of 32 ranks 14 and 13 on whoever has most, of 31 ranks 14 on either, of 30 "
+      "ranks 15 and 14. So "
       "there the first device that a stage loses costs its attention alone (5 heads instead of 4 "
       "on "
       "some rank), and the second one its MLP; here the first costs both, and the second nothing. "
