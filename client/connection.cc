@@ -66,12 +66,12 @@ absl::Duration Backoff::Next() {
 
 Connection::Connection(ConnectionOptions options)
     : options_(Filled(std::move(options))), fault_(CheckTlsFiles(options_.tls)), servers_([this] {
-        const auto credentials = fault_.ok() ? transport::ClientCredentials(options_.tls) : nullptr;
         const std::vector<std::string> addresses = absl::StrSplit(options_.server, ',');
         std::vector<Server> servers;
         for (const std::string& address : addresses) {
           const auto channel =
-              OpenChannel(address, addresses.size() > 1, options_.tls.on(), credentials);
+              OpenChannel(address, addresses.size() > 1, options_.tls.on(),
+                          fault_.ok() ? transport::ClientCredentials(options_.tls) : nullptr);
           servers.push_back(
               {channel, v1::JobService::NewStub(channel), v1::JoinService::NewStub(channel)});
         }

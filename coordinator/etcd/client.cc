@@ -67,10 +67,10 @@ struct EtcdClient::Member {
 
 EtcdClient::EtcdClient(EtcdOptions options)
     : options_(std::move(options)), members_([this] {
-        const auto credentials = transport::ClientCredentials(options_.tls);
         std::vector<std::unique_ptr<Member>> members;
         for (const std::string& address : options_.members) {
-          members.push_back(std::make_unique<Member>(address, credentials));
+          members.push_back(
+              std::make_unique<Member>(address, transport::ClientCredentials(options_.tls)));
         }
         return members;
       }()) {}

@@ -26,10 +26,10 @@ Channels ConnectTo(const std::string& coordinators, const transport::TlsFiles& t
   arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, several ? 500 : 1000);
   arguments.SetMaxReceiveMessageSize(16 << 20);
   arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
-  const auto credentials = transport::ClientCredentials(tls);
   Channels channels;
   for (const std::string& address : addresses) {
-    channels.push_back(grpc::CreateCustomChannel(address, credentials, arguments));
+    channels.push_back(
+        grpc::CreateCustomChannel(address, transport::ClientCredentials(tls), arguments));
   }
   return channels;
 }

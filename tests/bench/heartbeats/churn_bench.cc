@@ -69,7 +69,7 @@ void Churn(benchmark::State& state) {
   const Heartbeats heartbeats(fleet, {});
   Jobs jobs(coordinator.address(),
             transport::ClientCredentials(authority.User("owner", "submitter")));
-  Watchers watchers(coordinator.address(), transport::ClientCredentials(viewer), kWatchers);
+  Watchers watchers(coordinator.address(), viewer, kWatchers);
   Scraper scraper(coordinator.http_address(), viewer, kScrapeInterval);
   double middle = 0, last = 0;
   const double own = CpuSeconds(getpid());

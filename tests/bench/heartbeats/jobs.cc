@@ -79,12 +79,11 @@ int64_t Jobs::ReadyNodes() {
   return ready;
 }
 
-Watchers::Watchers(const std::string& address,
-                   const std::shared_ptr<grpc::ChannelCredentials>& credentials, int count)
+Watchers::Watchers(const std::string& address, const transport::TlsFiles& files, int count)
     : count_(static_cast<size_t>(count)) {
   for (int i = 0; i < count; ++i) {
-    threads_.emplace_back([this, address, credentials] {
-      const auto stub = ConnectReader(address, credentials);
+    threads_.emplace_back([this, address, files] {
+      const auto stub = ConnectReader(address, transport::ClientCredentials(files));
       Run(*stub);
     });
   }

@@ -15,6 +15,7 @@
 #include "absl/base/thread_annotations.h"
 #include "core/base/mutex.h"
 #include "phalanx/v1/job_service.grpc.pb.h"
+#include "transport/tls.h"
 
 namespace phalanx::coordinator {
 
@@ -48,8 +49,7 @@ class Jobs {
 // So many who watch each of a number of jobs until it ends, each over a connection of their own.
 class Watchers {
  public:
-  Watchers(const std::string& address, const std::shared_ptr<grpc::ChannelCredentials>& credentials,
-           int count);
+  Watchers(const std::string& address, const transport::TlsFiles& files, int count);
   // Waits for those who still watch.
   ~Watchers();
   // After those before it.
