@@ -61,27 +61,42 @@ enum class Homes : uint8_t {
   kHostOrNone,  // host memory where the nodes have room; only where they have not for all of it
 };
 
+// What is computed again of each module at least.
+struct Recomputes {
+  job::Recompute language = job::Recompute::kNone, others = job::Recompute::kNone;
+  job::Recompute Of(const job::JobSpec& spec, size_t module) const {
+    return module == static_cast<size_t>(spec.language) ? language : others;
+  }
+};
+
 // What a plan may be lowered to.
 struct Lowering {
   int64_t micro = 0;  // 0: as written
   Homes homes = Homes::kMirrors;
-  std::optional<job::Recompute> recompute;  // at least
+  Recomputes recomputes;
 };
 
 // As written first, then what costs least.
 std::vector<Lowering> Lowerings(const job::JobSpec& spec) {
+  using job::Recompute;
   std::vector<Lowering> all = {{}};
   for (int64_t micro = spec.batch.micro / 2; micro >= 1; micro /= 2)
     all.push_back({.micro = micro});
   const int64_t least = spec.batch.micro > 1 ? 1 : 0;
-  const std::optional<job::Recompute> recomputes[] = {std::nullopt, job::Recompute::kSelective,
-                                                      job::Recompute::kFull};
-  for (const auto& recompute : recomputes) {
-    if (recompute.has_value()) all.push_back({least, Homes::kMirrors, recompute});
-    if (LeavesHomesOpen(spec)) all.push_back({least, Homes::kHost, recompute});
+  std::vector<Recomputes> lowered = {{Recompute::kSelective, Recompute::kSelective}};
+  // Most of what is computed is the language module's.
+  if (spec.modules.size() > 1) lowered.push_back({Recompute::kSelective, Recompute::kFull});
+  lowered.push_back({Recompute::kFull, Recompute::kFull});
+  const bool open = LeavesHomesOpen(spec);
+  if (open) all.push_back({least, Homes::kHost, {}});
+  for (const Recomputes& recomputes : lowered) {
+    all.push_back({least, Homes::kMirrors, recomputes});
+    if (open) all.push_back({least, Homes::kHost, recomputes});
   }
-  if (!LeavesHomesOpen(spec)) return all;
-  for (const auto& recompute : recomputes) all.push_back({least, Homes::kHostOrNone, recompute});
+  if (!open) return all;
+  all.push_back({least, Homes::kHostOrNone, {}});
+  for (const Recomputes& recomputes : lowered)
+    all.push_back({least, Homes::kHostOrNone, recomputes});
   return all;
 }
 
@@ -96,8 +111,8 @@ absl::StatusOr<plan::Plan> Lowered(const job::JobSpec& spec, const plan::Layout&
       module.state_home = job::StateHome::kHost;
       module.state_copies = std::min(module.state_copies, 2);
     }
-    if (lowering.recompute.has_value() && spec.modules[i].recompute < *lowering.recompute)
-      module.recompute = lowering.recompute;
+    const job::Recompute least = lowering.recomputes.Of(spec, i);
+    if (spec.modules[i].recompute < least) module.recompute = least;
   }
   return plan::Expand(spec, std::move(layout));
 }
@@ -122,11 +137,15 @@ std::vector<std::string> NotesOf(const job::JobSpec& spec, const Lowering& lower
     add(absl::StrCat("batch.micro is ", lowering.micro, " instead of ", spec.batch.micro));
   }
   if (moves_homes) add(kMovedHomes);
-  for (const job::Module& module : spec.modules) {
-    if (!lowering.recompute.has_value() || module.recompute >= *lowering.recompute) continue;
-    add(absl::StrCat("recompute of module ", module.name, " is ",
-                     job::RecomputeNames()[static_cast<size_t>(*lowering.recompute)],
-                     " instead of ", job::RecomputeNames()[static_cast<size_t>(module.recompute)]));
+  const auto name = [](job::Recompute recompute) {
+    return job::RecomputeNames()[static_cast<size_t>(recompute)];
+  };
+  for (size_t i = 0; i < spec.modules.size(); ++i) {
+    const job::Module& module = spec.modules[i];
+    const job::Recompute least = lowering.recomputes.Of(spec, i);
+    if (module.recompute >= least) continue;
+    add(absl::StrCat("recompute of module ", module.name, " is ", name(least), " instead of ",
+                     name(module.recompute)));
   }
   return notes;
 }
