@@ -22,9 +22,9 @@ namespace {
 
 using job::Recompute;
 
-// So many layouts are looked at before what they came to counts for others: for any number of
-// threads the same.
-constexpr size_t kLooksAtOnce = 32;
+// So many layouts are looked at before what they came to counts for others: few at first, when each
+// may show that many others are of no interest. For any number of threads the same.
+constexpr size_t kLooksAtOnceMin = 32, kLooksAtOnceMax = 128;
 constexpr size_t kAdmittedAtOnce = 4;
 
 using GoOnRef = absl::FunctionRef<absl::Status()>;
@@ -86,7 +86,7 @@ class Search {
     }
     const size_t threads = options.threads.run == nullptr
                                ? 1
-                               : std::clamp<size_t>(options.threads.count, 1, kLooksAtOnce);
+                               : std::clamp<size_t>(options.threads.count, 1, kLooksAtOnceMax);
     for (size_t i = 0; i < threads; ++i) looks_.emplace_back(spec_, space_, options_, cluster_);
   }
 
@@ -134,13 +134,15 @@ class Search {
     for (size_t next = 0; next < pending.size();) {
       std::vector<size_t> at_once;
       const double threshold = Threshold();
-      for (; next < pending.size() && at_once.size() < kLooksAtOnce; ++next) {
+      const size_t most = std::clamp(looked_at_ / 2, kLooksAtOnceMin, kLooksAtOnceMax);
+      for (; next < pending.size() && at_once.size() < most; ++next) {
         if (options_.use_bounds && pending[next].least * kRounding > threshold) {
           pending_.push_back(pending[next]);
         } else {
           at_once.push_back(pending[next].index);
         }
       }
+      looked_at_ += at_once.size();
       ASSIGN_OR_RETURN(std::vector<Looked> looked, LookAt(layouts, at_once, threshold));
       for (size_t i = 0; i < at_once.size(); ++i) Note(std::move(looked[i]), at_once[i], threshold);
     }
@@ -318,6 +320,7 @@ class Search {
   size_t wanted_ = options_.best;  // so many of `written_` are to be known
   std::vector<Found> written_;     // layouts as written, in order; those behind `wanted_` not all
   std::vector<Pending> pending_;
+  size_t looked_at_ = 0;  // layouts, each as often as it was
   std::vector<Found> best_;  // as admitted, in order
   // Of layouts that are too large, the least that a device needs, in bytes.
   double least_memory_ = std::numeric_limits<double>::infinity();
