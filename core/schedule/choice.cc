@@ -89,9 +89,9 @@ absl::Status SimulateCandidate(const plan::Plan& plan, absl::Span<const int64_t>
   for (const plan::MemoryEstimate& estimate : plan::EstimateMemory(plan)) {
     candidate.memory = std::max(candidate.memory, estimate.total());
   }
-  ASSIGN_OR_RETURN(const std::optional<StepTime> time, TimeOfStep(plan, CostsOf(plan), beginnings));
-  candidate.step = time->step;  // which is of interest however long it is
-  candidate.bubble = time->bubble;
+  ASSIGN_OR_RETURN(const StepTime time, TimeOfStep(plan, CostsOf(plan), beginnings));
+  candidate.step = time.step;
+  candidate.bubble = time.bubble;
   return absl::OkStatus();
 }
 

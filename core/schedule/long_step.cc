@@ -20,9 +20,9 @@ int64_t WholeRounds(const plan::Plan& plan, int64_t microbatches) {
   return std::min(plan.microbatches, (microbatches + round - 1) / round * round);
 }
 
-absl::StatusOr<std::optional<StepTime>> TimeOfStep(plan::Plan plan, const CostModel& costs,
-                                                   absl::Span<const int64_t> beginnings,
-                                                   const LongStepOptions& options) {
+absl::StatusOr<StepTime> TimeOfStep(plan::Plan plan, const CostModel& costs,
+                                    absl::Span<const int64_t> beginnings,
+                                    const LongStepOptions& options) {
   const int64_t all = plan.microbatches;
   double busy = 0;
   StepTime time, before;
@@ -47,7 +47,7 @@ absl::StatusOr<std::optional<StepTime>> TimeOfStep(plan::Plan plan, const CostMo
     // Of all but the last only what the step is not below.
     const bool last = microbatches == beginnings.back();
     const double sure = last ? time.step : now.step + left * options.least_pace;
-    if (sure > options.most) return std::nullopt;
+    if (sure > options.most) return StepTime{.step = sure, .too_long = true};
   }
   time.whole = simulated == all;
   time.bubble = time.passes > 0 ? std::max(0.0, 1 - busy / time.passes) : 0;

@@ -8,7 +8,6 @@
 
 #include <cstdint>
 #include <limits>
-#include <optional>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -26,19 +25,21 @@ int64_t WorkOfMicrobatch(const Pipeline& pipeline);
 // its rounds of them, and no more than the step has.
 int64_t WholeRounds(const plan::Plan& plan, int64_t microbatches);
 
-// As in Simulation. `whole`: all microbatches were simulated.
+// As in Simulation.
 struct StepTime {
   double step = 0, passes = 0, bubble = 0;
-  bool whole = true;
+  bool whole = true;  // all microbatches were simulated
+  bool too_long =
+      false;  // it takes at least `step` seconds, which is too much; all else is unknown
 };
 struct LongStepOptions {
   // Seconds that each microbatch adds at least, and that the step may take to be of interest.
   double least_pace = 0, most = std::numeric_limits<double>::infinity();
 };
 // `beginnings`: microbatches of each, at least one, more and more, at most those of the plan.
-// Nothing if the step takes longer than options.most. Errors: those of SimulatePlan.
-absl::StatusOr<std::optional<StepTime>> TimeOfStep(plan::Plan plan, const CostModel& costs,
-                                                   absl::Span<const int64_t> beginnings,
-                                                   const LongStepOptions& options = {});
+// Errors: those of SimulatePlan.
+absl::StatusOr<StepTime> TimeOfStep(plan::Plan plan, const CostModel& costs,
+                                    absl::Span<const int64_t> beginnings,
+                                    const LongStepOptions& options = {});
 
 }  // namespace phalanx::schedule

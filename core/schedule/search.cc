@@ -144,7 +144,7 @@ class Search {
       }
       looked_at_ += at_once.size();
       ASSIGN_OR_RETURN(std::vector<Looked> looked, LookAt(layouts, at_once, threshold));
-      for (size_t i = 0; i < at_once.size(); ++i) Note(std::move(looked[i]), at_once[i], threshold);
+      for (size_t i = 0; i < at_once.size(); ++i) Note(std::move(looked[i]), at_once[i]);
     }
     return absl::OkStatus();
   }
@@ -189,14 +189,14 @@ class Search {
     return failed;
   }
 
-  void Note(Looked looked, size_t index, double threshold) {
+  void Note(Looked looked, size_t index) {
     result_.simulated += looked.simulated;
     unsound_.Update(looked.unsound);
     unplanned_.Update(looked.unplanned);
     for (std::optional<Found>* found : {&looked.found, &looked.mirrored}) {
       if (found->has_value()) InsertOnce(*std::move(*found));
     }
-    if (looked.slow) pending_.push_back({.least = threshold / kRounding, .index = index});
+    if (looked.slow < kAnyStep) pending_.push_back({.least = looked.slow, .index = index});
     if (!looked.too_large.has_value()) return;
     ++result_.too_large;
     least_memory_ = std::min(least_memory_, *looked.too_large);
@@ -320,7 +320,7 @@ class Search {
   size_t wanted_ = options_.best;  // so many of `written_` are to be known
   std::vector<Found> written_;     // layouts as written, in order; those behind `wanted_` not all
   std::vector<Pending> pending_;
-  size_t looked_at_ = 0;  // layouts, each as often as it was
+  size_t looked_at_ = 0;     // layouts, each as often as it was
   std::vector<Found> best_;  // as admitted, in order
   // Of layouts that are too large, the least that a device needs, in bytes.
   double least_memory_ = std::numeric_limits<double>::infinity();

@@ -152,10 +152,13 @@ absl::StatusOr<std::optional<Found>> LayoutLook::FoundOf(plan::Plan plan, size_t
   const int64_t memory = plans_.MemoryOf(plan);
   job::JobSpec spec = plan.spec;  // as a proposal has it
   if (options_.keep_written) spec.resources.devices = spec_.resources.devices;
-  ASSIGN_OR_RETURN(
-      std::optional<Proposal> proposal,
-      MeasureWithin(most, care, std::move(plan), options_.profile, options_.items, updates_));
-  if (!proposal.has_value()) return std::nullopt;
+  ASSIGN_OR_RETURN(Measured measured, MeasureWithin(most, care, std::move(plan), options_.profile,
+                                                    options_.items, updates_));
+  std::optional<Proposal>& proposal = measured.proposal;
+  if (!proposal.has_value()) {
+    slow_ = std::min(slow_, measured.least);
+    return std::nullopt;
+  }
   proposal->memory = memory;
   proposal->spec = std::move(spec);
   return Found{*std::move(proposal), index};
@@ -218,16 +221,15 @@ bool LayoutLook::IsSound(const SearchLayout& layout, const job::JobSpec& laid) {
   return status.ok();
 }
 
-absl::StatusOr<bool> LayoutLook::LookUnder(const std::vector<Way>& settings,
-                                           const SearchLayout& layout, size_t index,
-                                           absl::FunctionRef<absl::Status()> go_on) {
+absl::Status LayoutLook::LookUnder(const std::vector<Way>& settings, const SearchLayout& layout,
+                                   size_t index, absl::FunctionRef<absl::Status()> go_on) {
   for (const auto& [bound, setting] : settings) {
-    if (TooSlow(bound)) return true;
+    if (TooSlow(bound)) break;
     ASSIGN_OR_RETURN(std::optional<Found> one, BestWay(layout, setting, index, go_on));
     if (one.has_value()) looked_.found = std::move(one);
-    if (is_sound_ == false) return false;
+    if (is_sound_ == false) break;
   }
-  return false;
+  return absl::OkStatus();
 }
 
 absl::StatusOr<Looked> LayoutLook::Look(const SearchLayout& layout, size_t index, double threshold,
@@ -236,45 +238,39 @@ absl::StatusOr<Looked> LayoutLook::Look(const SearchLayout& layout, size_t index
       bound > static_cast<double>(options_.device_memory))
     return Looked{.too_large = bound};
   threshold_ = threshold;
+  slow_ = kAnyStep;
   looked_ = {};
   const std::vector<Way> settings = SettingsOf(layout);
   if (settings.empty()) return Looked{};
-  if (TooSlow(settings.front().first)) return Looked{.slow = true};
+  if (TooSlow(settings.front().first)) return Looked{.slow = slow_};
   const job::JobSpec laid = WithLayout(spec_, space_, layout);
   fits_ = false;
   is_sound_ = std::nullopt;
   plans_.Begin(laid);
-  ASSIGN_OR_RETURN(bool some_slow, LookUnder(settings, layout, index, go_on));
+  RETURN_IF_ERROR(LookUnder(settings, layout, index, go_on));
   // A setting under which mirrors do not fit may be faster than those under which they do.
   // Admission moves homes where microbatches cannot be smaller, and lowers more where a loss leaves
   // no room.
   const int32_t tp = layout.degrees[static_cast<size_t>(spec_.language)].tp;
   const double room = fits_ && tp > 1 ? 1 - 1.0 / tp : 1;
-  const bool mirrored_slow = some_slow && !looked_.found.has_value();
+  const double mirrored_slow = looked_.found.has_value() ? kAnyStep : slow_;
   if (is_sound_ != false && plans_.MoveHomes(room)) {
     const std::optional<Found> mirrored = looked_.found;
     std::vector<Way> smallest;
     for (const Way& way : settings) {
       if (way.second.micro == 1) smallest.push_back(way);
     }
-    ASSIGN_OR_RETURN(const bool moved_slow, LookUnder(smallest, layout, index, go_on));
-    some_slow |= moved_slow;
+    RETURN_IF_ERROR(LookUnder(smallest, layout, index, go_on));
     if (mirrored.has_value() && looked_.found->Key() < mirrored->Key()) looked_.mirrored = mirrored;
   }
-  const bool too_long = options_.use_bounds && looked_.found.has_value() &&
-                        looked_.found->proposal.step * kRounding > threshold_;
   if (is_sound_ == false) {
     looked_.found.reset();
-  } else if (too_long) {  // and another setting, which was passed over, may be better
-    looked_.found.reset();
-    looked_.mirrored.reset();
-    looked_.slow = true;
   } else if (looked_.found.has_value()) {
     looked_.slow = mirrored_slow;  // that may be admitted faster
   } else {
-    looked_.slow = fits_ || some_slow;
+    looked_.slow = slow_;
     // What could not be submitted anyway is not too large.
-    if (!looked_.slow && IsSound(layout, laid) && plans_.some_misfit())
+    if (slow_ == kAnyStep && IsSound(layout, laid) && plans_.some_misfit())
       looked_.too_large = plans_.least_memory();
   }
   looked_.unplanned = plans_.unsound();
@@ -287,8 +283,10 @@ double LayoutLook::MostOfUse() const {
   return std::min(threshold_, of_layout);
 }
 
-bool LayoutLook::TooSlow(double bound) const {
-  return options_.use_bounds && bound * kRounding > MostOfUse();
+bool LayoutLook::TooSlow(double bound) {
+  if (!options_.use_bounds || bound * kRounding <= MostOfUse()) return false;
+  slow_ = std::min(slow_, bound);
+  return true;
 }
 
 }  // namespace phalanx::schedule

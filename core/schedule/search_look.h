@@ -48,7 +48,8 @@ struct Looked {
   // Where second homes of `found` do not fit as mirrors, the best setting under which they do:
   // admission may find the one faster, or the other.
   std::optional<Found> mirrored;
-  bool slow = false;                // something of it takes more than was of interest
+  // Of what takes more than was of interest, the least seconds that something of it takes at least.
+  double slow = kAnyStep;
   std::optional<double> too_large;  // nothing of it fits, and it needs at least so many bytes
   int64_t simulated = 0;            // settings
   absl::Status unsound, unplanned;  // why it could not be submitted, and be planned
@@ -83,12 +84,12 @@ class LayoutLook {
   std::vector<Way> WaysOf(const SearchLayout& layout, Setting setting);
   // Schedules and micro batches, the least bound first.
   std::vector<Way> SettingsOf(const SearchLayout& layout);
-  // What the plan takes. Nothing where it takes more than `most` for sure.
+  // What the plan takes. Nothing where it takes more than `most` for sure; at least `slow_` then.
   absl::StatusOr<std::optional<Found>> FoundOf(plan::Plan plan, size_t index, Care care,
                                                double most);
-  // Keeps the best of what fits. Whether it broke off at a setting that is too slow.
-  absl::StatusOr<bool> LookUnder(const std::vector<Way>& settings, const SearchLayout& layout,
-                                 size_t index, absl::FunctionRef<absl::Status()> go_on);
+  // Keeps the best of what fits.
+  absl::Status LookUnder(const std::vector<Way>& settings, const SearchLayout& layout, size_t index,
+                         absl::FunctionRef<absl::Status()> go_on);
   // Of one schedule and micro batch the recomputation that adds least of those that fit. Nothing
   // where that is no better than what is found already.
   absl::StatusOr<std::optional<Found>> BestWay(const SearchLayout& layout, const Setting& setting,
@@ -101,8 +102,8 @@ class LayoutLook {
   bool IsSound(const SearchLayout& layout, const job::JobSpec& laid);
   // A step that is longer is not among the best, nor the layout's.
   double MostOfUse() const;
-  // Whether nothing of that bound can be better than what there is.
-  bool TooSlow(double bound) const;
+  // Whether nothing of that bound can be better than what there is; keeps it in mind.
+  bool TooSlow(double bound);
 
   const job::JobSpec& spec_;
   const SearchSpace& space_;
@@ -113,9 +114,10 @@ class LayoutLook {
   SearchPlans plans_;
   plan::PartSizes sizes_;  // of layouts that are admitted
   KnownUpdates updates_;
-  // Of the layout that is looked at: what is of interest, what has come of it so far, whether some
-  // setting fits, and whether it could be submitted, which nobody asks before one does.
-  double threshold_ = kAnyStep;
+  // Of the layout that is looked at: what is of interest, the least of what is known of settings
+  // that were too slow, what has come of it so far, whether some setting fits, and whether it could
+  // be submitted, which nobody asks before one does.
+  double threshold_ = kAnyStep, slow_ = kAnyStep;
   Looked looked_;
   bool fits_ = false;
   std::optional<bool> is_sound_;

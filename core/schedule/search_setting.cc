@@ -108,38 +108,38 @@ int64_t MemoryOf(const plan::Plan& plan, const plan::SampleShape& samples) {
 
 absl::StatusOr<Proposal> Measure(plan::Plan plan, const DeviceProfile& profile, int32_t items) {
   KnownUpdates updates;
-  ASSIGN_OR_RETURN(std::optional<Proposal> measured,
+  ASSIGN_OR_RETURN(Measured measured,
                    MeasureWithin(std::numeric_limits<double>::infinity(), Care::kWhole,
                                  std::move(plan), profile, items, updates));
-  return std::move(measured).value_or(Proposal());  // without a bound all are measured
+  return std::move(measured.proposal).value_or(Proposal());  // without a bound all are measured
 }
 
-absl::StatusOr<std::optional<Proposal>> MeasureWithin(double most, Care care, plan::Plan plan,
-                                                      const DeviceProfile& profile, int32_t items,
-                                                      KnownUpdates& updates) {
+absl::StatusOr<Measured> MeasureWithin(double most, Care care, plan::Plan plan,
+                                       const DeviceProfile& profile, int32_t items,
+                                       KnownUpdates& updates) {
   const Pipeline pipeline = MakePipeline(plan);
   const SustainedCosts sustained(plan, pipeline, profile, items, UpdatesOf(plan, updates));
   const PassSeconds longest = LongestOf(pipeline, sustained.parts());
   const auto count = static_cast<double>(plan.microbatches);
-  if (count * longest.total() > most) return std::nullopt;
-  if (PassesAtLeast(plan, pipeline, sustained.costs()) > most) return std::nullopt;
+  double least = count * longest.total();
+  if (least <= most) least = PassesAtLeast(plan, pipeline, sustained.costs());
+  if (least > most) return Measured{.least = least};
   const std::vector<int64_t> beginnings = BeginningsOf(plan, pipeline, care);
-  ASSIGN_OR_RETURN(const std::optional<StepTime> time,
-                   TimeOfStep(std::move(plan), sustained.costs(), beginnings,
-                              {.least_pace = longest.total(), .most = most}));
-  if (!time.has_value()) return std::nullopt;
+  ASSIGN_OR_RETURN(const StepTime time, TimeOfStep(std::move(plan), sustained.costs(), beginnings,
+                                                   {.least_pace = longest.total(), .most = most}));
+  if (time.too_long) return Measured{.least = time.step};
   Proposal proposal;
-  proposal.step = time->step;
-  proposal.by_glance = care == Care::kGlance && !time->whole;
-  proposal.bubble = time->bubble;
+  proposal.step = time.step;
+  proposal.by_glance = care == Care::kGlance && !time.whole;
+  proposal.bubble = time.bubble;
   proposal.clock_mhz = *std::min_element(sustained.clocks().begin(), sustained.clocks().end());
   StepParts& parts = proposal.parts;
   parts.recompute = count * longest.recompute;
   parts.tensor = count * longest.tensor;
   parts.compute = count * longest.total() - parts.recompute - parts.tensor;
-  parts.waiting = std::max(0.0, time->passes - count * longest.total());
-  parts.update = std::max(0.0, time->step - time->passes);
-  return proposal;
+  parts.waiting = std::max(0.0, time.passes - count * longest.total());
+  parts.update = std::max(0.0, time.step - time.passes);
+  return Measured{std::move(proposal), time.step};
 }
 
 std::string WhySlower(const Proposal& faster, const Proposal& slower) {

@@ -21,6 +21,7 @@ using testing::AllOf;
 using testing::Contains;
 using testing::EndsWith;
 using testing::HasSubstr;
+using testing::IsSupersetOf;
 using testing::Not;
 using testing::StartsWith;
 
@@ -77,6 +78,31 @@ TEST(AdmissionNotesTest, RecomputeThatWasLowered_IsSaid_AndNothingElseIs) {
   EXPECT_GT(none, 0);
   EXPECT_GT(selective, 0);
   EXPECT_GT(full, 0);
+}
+
+// What an encoder computes again costs less than what the language module does.
+TEST(AdmissionNotesTest, EncoderThatKeepsTooMuch_ComputesAllAgainBeforeTheLanguageModule) {
+  AJob job;
+  job.Module("vision", support::ClipVision({.layers = 48}))
+      .Module("language", support::Llama({.layers = 4}))
+      .Edge("vision", "language", {.projector = 32})
+      .Batch(16, 1);
+  const auto recomputed = [&job](job::Recompute vision, job::Recompute language) {
+    job::JobSpec spec = job;
+    spec.modules[0].recompute = vision;
+    spec.modules[1].recompute = language;
+    return MostOf(AsWritten(spec));
+  };
+  using job::Recompute;
+  const int64_t enough = recomputed(Recompute::kFull, Recompute::kSelective);
+  ASSERT_LT(enough, recomputed(Recompute::kSelective, Recompute::kSelective));
+  const absl::StatusOr<plan::Plan> plan = Admitted(job, enough);
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  EXPECT_THAT(plan->notes,
+              IsSupersetOf({StartsWith("recompute of module vision is full instead of none: "),
+                            StartsWith("recompute of module language is selective instead of ")}));
+  EXPECT_EQ(plan->layout.modules[0].recompute, Recompute::kFull);
+  EXPECT_EQ(plan->layout.modules[1].recompute, Recompute::kSelective);
 }
 
 TEST(AdmissionNotesTest, JobThatDoesNotFitAsWritten_SaysThatInsteadOfALoss) {

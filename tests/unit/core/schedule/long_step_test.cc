@@ -56,7 +56,7 @@ TEST(LongStepTest, TimeOfStep_FromItsBeginnings_IsThatOfAllOfIt) {
       const CostModel costs = CostFromShapes(plan);
       const Simulation whole = *SimulatePlan(plan, costs);
       const int64_t half = WholeRounds(plan, 8 * plan.stages);
-      const StepTime time = **TimeOfStep(plan, costs, {half, 2 * half});
+      const StepTime time = *TimeOfStep(plan, costs, {half, 2 * half});
       EXPECT_NEAR(time.step, whole.step, 0.01 * whole.step) << stages;
       EXPECT_NEAR(time.passes, whole.passes, 0.01 * whole.passes) << stages;
       EXPECT_NEAR(time.bubble, whole.bubble, 0.01) << stages;
@@ -74,23 +74,29 @@ TEST(LongStepTest, TimeOfStep_OfAllMicrobatches_IsTheSimulation) {
   const plan::Plan plan = Colocated(ScheduleName::k1F1B, 2);
   const CostModel costs = CostFromShapes(plan);
   const Simulation whole = *SimulatePlan(plan, costs);
-  const StepTime time = **TimeOfStep(plan, costs, {8, kMicrobatches});
+  const StepTime time = *TimeOfStep(plan, costs, {8, kMicrobatches});
   EXPECT_EQ(time.step, whole.step);
   EXPECT_EQ(time.passes, whole.passes);
   EXPECT_NEAR(time.bubble, whole.bubble, 1e-12);
 }
 
-TEST(LongStepTest, TimeOfStep_ThatTakesLonger_IsNothing) {
+TEST(LongStepTest, TimeOfStep_ThatTakesLonger_IsWhatItTakesAtLeast) {
   const plan::Plan plan = Colocated(ScheduleName::k1F1B, 2);
   const CostModel costs = CostFromShapes(plan);
   const double step = SimulatePlan(plan, costs)->step;
   const std::vector<int64_t> beginnings = {16, kMicrobatches};
-  EXPECT_FALSE(TimeOfStep(plan, costs, beginnings, {.most = 0.99 * step})->has_value());
-  EXPECT_TRUE(TimeOfStep(plan, costs, beginnings, {.most = step})->has_value());
+  const StepTime longer = *TimeOfStep(plan, costs, beginnings, {.most = 0.99 * step});
+  EXPECT_TRUE(longer.too_long);
+  EXPECT_EQ(longer.step, step);
+  EXPECT_FALSE(TimeOfStep(plan, costs, beginnings, {.most = step})->too_long);
   // The first beginning and the least that is added to it tell as much.
   const double pace = step / kMicrobatches;
-  EXPECT_FALSE(
-      TimeOfStep(plan, costs, {16, 17}, {.least_pace = pace, .most = 0.5 * step})->has_value());
+  const StepTime first =
+      *TimeOfStep(plan, costs, {16, 17}, {.least_pace = pace, .most = 0.5 * step});
+  EXPECT_TRUE(first.too_long);
+  plan::Plan beginning = plan;
+  beginning.microbatches = 16;
+  EXPECT_EQ(first.step, SimulatePlan(beginning, costs)->step + (kMicrobatches - 16) * pace);
 }
 
 TEST(LongStepTest, WholeRounds_AreThoseOfTheLanguageModule) {
