@@ -76,8 +76,8 @@ absl::StatusOr<int64_t> MemoryOf(absl::string_view flag, const std::optional<std
   if (!size.has_value()) return 0;
   const std::optional<int64_t> bytes = job::ParseSize(*size);
   if (bytes.value_or(0) > 0) return *bytes;
-  return absl::InvalidArgumentError(
-      absl::StrCat(flag, " \"", *size, "\": must be a number of bytes, such as 80Gi"));
+  return absl::InvalidArgumentError(absl::StrCat(
+      flag, " \"", *size, "\": must be a whole number of bytes above 0, such as 80Gi"));
 }
 
 // Whether samples with so many images or sounds (batch.items of `spec`) fit the context.
@@ -116,11 +116,14 @@ absl::Status CheckLost(const std::vector<int32_t>& lost, int32_t world) {
 }
 
 // The same of each device, and of each node of a cluster of equal ones.
-plan::MemoryLimits LimitsOf(const plan::Cluster& cluster, int64_t device, int64_t host) {
+plan::MemoryLimits LimitsOf(const plan::Cluster& cluster, int64_t device, int64_t host,
+                            const schedule::DeviceProfile& profile) {
   std::set<NodeName> nodes;
   for (const plan::Device& one : cluster.devices) nodes.insert(one.node);
-  return {.devices = std::vector<int64_t>(cluster.devices.size(), device),
-          .nodes = std::vector<int64_t>(nodes.size(), host)};
+  plan::MemoryLimits limits{.devices = std::vector<int64_t>(cluster.devices.size(), device),
+                            .nodes = std::vector<int64_t>(nodes.size(), host)};
+  limits.LeaveRoom(profile.unestimated_bytes);
+  return limits;
 }
 
 // Whether the command line names devices.
@@ -323,7 +326,10 @@ int Plan(const PlanOptions& options, Io& io) {
     return kUsage;
   }
   const absl::StatusOr<schedule::DeviceProfile> profile = ProfileOf(options);
-  if (!profile.ok() && options.device_profile.has_value()) return FailFile(profile.status(), io);
+  if (!profile.ok() && options.device_profile.has_value()) {
+    const int code = FailFile(profile.status(), io);
+    return absl::IsInvalidArgument(profile.status()) ? static_cast<int>(kBadJobFile) : code;
+  }
   if (!profile.ok()) {
     Fail(Annotate(profile.status(), "--device-kind"), io);
     return kUsage;
@@ -345,7 +351,7 @@ int Plan(const PlanOptions& options, Io& io) {
                                  .why_nominal = Predicts(options) ? "" : "no --device-kind"}}));
     plan::RankList lost;
     for (const int32_t rank : options.lost) lost.push_back(Rank{rank});
-    const plan::MemoryLimits limits = LimitsOf(*cluster, *device_memory, *host_memory);
+    const plan::MemoryLimits limits = LimitsOf(*cluster, *device_memory, *host_memory, *profile);
     const job::JobSpec& spec = resolved.job.spec;
     RETURN_IF_ERROR(CheckLost(options.lost, spec.World()));
     ASSIGN_OR_RETURN(schedule::Preview preview, schedule::PreviewJob(spec, *cluster, limits, lost));

@@ -242,6 +242,7 @@ void Coordinator::OrderPlan(Job& job, ComputePlan asked) {
   const Placement used =
       asked.lent.empty() ? asked.placement : WithDevices(asked.placement, asked.lent);
   asked.limits = LimitsOf(nodes_, used, job.state.id);
+  asked.device_names = DeviceNamesOf(nodes_, used);
   asked.products = ProductsFor(nodes_, used);
   asked.derivation = DerivationFor(nodes_, asked.placement);
   if (!asked.lost.empty() || !asked.returned.empty()) asked.unfit = UnfitSpares(nodes_, job);

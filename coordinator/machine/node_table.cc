@@ -152,6 +152,20 @@ int32_t DerivationFor(const NodeTable& nodes, const Placement& placement) {
   return derivation;
 }
 
+std::set<std::string> DeviceNamesOf(const NodeTable& nodes, const Placement& placement) {
+  std::set<std::string> names;
+  for (const NodeDevices& entry : placement) {
+    const auto node = nodes.find(entry.node);
+    if (node == nodes.end()) continue;
+    for (const int32_t device : entry.devices) {
+      const auto index = static_cast<size_t>(device);
+      if (index < node->second.device_names.size()) names.insert(node->second.device_names[index]);
+    }
+  }
+  names.erase("");
+  return names;
+}
+
 std::optional<std::string> ProductsFor(const NodeTable& nodes, const Placement& placement) {
   std::optional<std::string> products;
   for (const NodeDevices& entry : placement) {

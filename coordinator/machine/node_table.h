@@ -148,6 +148,8 @@ int32_t DerivationFor(const NodeTable& nodes, const Placement& placement);
 // The table of algorithms of products that all nodes of `placement` have, by their labels; empty:
 // there is none. nullopt: none of them has been heard yet.
 std::optional<std::string> ProductsFor(const NodeTable& nodes, const Placement& placement);
+// What drivers call its devices, as far as they say.
+std::set<std::string> DeviceNamesOf(const NodeTable& nodes, const Placement& placement);
 
 // All devices that jobs may hope for of a node: that is here to stay, or has been away for a moment
 // only, and is not in reserve; else none.

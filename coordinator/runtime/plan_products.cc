@@ -1,6 +1,5 @@
 #include "coordinator/runtime/plan_products.h"
 
-#include <algorithm>
 #include <string>
 
 #include "absl/strings/str_cat.h"
@@ -27,9 +26,7 @@ void LeaveRoomForProducts(const job::JobSpec& spec, ComputePlan& order) {
   const std::string products =
       order.layout.has_value() ? (**order.layout).products : order.products.value_or("");
   if (products.empty() || !TakesProducts(spec)) return;
-  for (int64_t& device : order.limits.devices) {
-    if (device > 0) device = std::max<int64_t>(1, device - schedule::kProductWorkspaceBytes);
-  }
+  order.limits.LeaveRoom(schedule::kProductWorkspaceBytes);
 }
 
 }  // namespace phalanx::coordinator

@@ -347,6 +347,9 @@ absl::StatusOr<PlanSummary> PlanJobOf(const ComputePlan& ordered) {
   ASSIGN_OR_RETURN(const job::ReadJob read,
                    wire::ReadJobFile(request.document.text, job::Purpose::kAccepted));
   LeaveRoomForProducts(read.spec, order);
+  // Whatever was decided before stays, tight as it may be.
+  const bool decides = !order.layout.has_value() || !order.lost.empty() || !order.returned.empty();
+  if (decides) order.limits.LeaveRoom(schedule::BytesNotEstimated(order.device_names));
   if (order.slow.has_value()) return PlanPaced(read.spec, order);
   RETURN_IF_ERROR(CheckState(read.spec, order));
   plan::Plan plan;
@@ -413,6 +416,7 @@ absl::StatusOr<v1::Plan> PreviewPlan(const Document& document, absl::Span<const 
               .device_kind = view.device_kind,
               .device_jobs = std::vector<JobId>(view.device_jobs.size()),
               .device_memory = view.device_memory,
+              .device_names = view.device_names,
               .host_memory = view.host_memory,
               .labels = view.labels,
               .draining = view.draining,
@@ -431,9 +435,11 @@ absl::StatusOr<v1::Plan> PreviewPlan(const Document& document, absl::Span<const 
                    Resolve(
                        document, std::move(read), job::Purpose::kPlan, [&nodes] { return nodes; },
                        data, std::move(go_on)));
-  ASSIGN_OR_RETURN(schedule::Preview preview,
-                   schedule::PreviewJob(resolved.job.job.spec, plan::ClusterOf(*placement),
-                                        LimitsOf(empty, *placement, JobId{}), lost));
+  plan::MemoryLimits limits = LimitsOf(empty, *placement, JobId{});
+  limits.LeaveRoom(schedule::BytesNotEstimated(DeviceNamesOf(empty, *placement)));
+  ASSIGN_OR_RETURN(
+      schedule::Preview preview,
+      schedule::PreviewJob(resolved.job.job.spec, plan::ClusterOf(*placement), limits, lost));
   const std::string& note = resolved.job.note;
   if (!note.empty()) preview.plan.notes.push_back(note);
   return wire::ToProto(preview.plan, wire::FiguresOf(preview));

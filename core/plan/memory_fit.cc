@@ -51,7 +51,7 @@ std::string SentenceOf(const Shortage& shortage, absl::Span<const MemoryEstimate
   const auto& [worst, count] = shortage;
   std::string text = absl::StrCat(
       "rank ", worst, " needs ", FormatBytes(needs[worst].total()), " (", LargestTerm(needs[worst]),
-      " is the largest term), device has ", FormatBytes(device_memory[worst]));
+      " is the largest term), device has ", FormatBytes(device_memory[worst]), " for it");
   if (count == 2) absl::StrAppend(&text, "; another rank does not fit either");
   if (count > 2) absl::StrAppend(&text, "; ", count - 1, " other ranks do not fit either");
   return text;
@@ -113,6 +113,12 @@ std::string NarrowedText(const Plan& plan, Rank rank) {
 }
 
 }  // namespace
+
+void MemoryLimits::LeaveRoom(int64_t bytes) {
+  for (int64_t& device : devices) {
+    if (device > 0) device = std::max<int64_t>(1, device - bytes);
+  }
+}
 
 std::string FormatBytes(int64_t bytes) {
   constexpr const char* kUnits[] = {"B", "KiB", "MiB", "GiB", "TiB"};

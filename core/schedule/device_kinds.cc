@@ -60,4 +60,16 @@ DeviceCosts CostsOfDevices(const std::set<std::string>& names) {
   return {.profile = *std::move(profile)};
 }
 
+int64_t BytesNotEstimated(const std::set<std::string>& names) {
+  std::set<absl::string_view> kinds;
+  for (const std::string& name : names) kinds.insert(KindOfDevice(name));
+  int64_t most = 0;
+  for (const absl::string_view kind : kinds) {
+    if (kind.empty()) continue;
+    const absl::StatusOr<DeviceProfile> profile = FindProfile(kind);
+    if (profile.ok()) most = std::max(most, profile->unestimated_bytes);
+  }
+  return most;
+}
+
 }  // namespace phalanx::schedule

@@ -6,6 +6,7 @@
 // Pure. Safe to call from any thread.
 #pragma once
 
+#include <cstdint>
 #include <set>
 #include <string>
 
@@ -29,5 +30,9 @@ struct DeviceCosts {
 // Of devices that drivers call so, "": whose driver does not say. The profile of their kind where
 // all are of one kind that has one, else the nominal one.
 DeviceCosts CostsOfDevices(const std::set<std::string>& names);
+
+// Bytes of a device that no estimate counts (DeviceProfile::unestimated_bytes), the most of those
+// that drivers call so; 0: their kinds have no profile.
+int64_t BytesNotEstimated(const std::set<std::string>& names);
 
 }  // namespace phalanx::schedule

@@ -252,7 +252,7 @@ TEST_F(RpcTest, JobBeyondTheMemoryOfItsDevices_FailsUnassigned) {
   const v1::JobStatus failed = WaitFor("a", v1::JOB_PHASE_FAILED);
   EXPECT_EQ(failed.failure().cause(), "PlanInvalid");
   EXPECT_THAT(failed.failure().message(), StartsWith("spec.modules: rank 1 needs "));
-  EXPECT_THAT(failed.failure().message(), EndsWith("device has 4.0 KiB"));
+  EXPECT_THAT(failed.failure().message(), EndsWith("device has 4.0 KiB for it"));
   v1::ListNodesResponse nodes;
   grpc::ClientContext list;
   SetDeadline(list);

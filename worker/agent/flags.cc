@@ -142,8 +142,8 @@ absl::StatusOr<int64_t> SizeOf(absl::string_view flag, const std::optional<std::
   if (!text.has_value()) return 0;
   const std::optional<int64_t> bytes = job::ParseSize(*text);
   if (bytes.has_value() && *bytes > 0) return *bytes;
-  return absl::InvalidArgumentError(
-      absl::StrCat(flag, " is \"", *text, "\"; it must be a number of bytes, such as 80Gi"));
+  return absl::InvalidArgumentError(absl::StrCat(
+      flag, " is \"", *text, "\"; it must be a whole number of bytes above 0, such as 80Gi"));
 }
 
 absl::Status TakeLabels(const Flags& flags, AgentOptions& options) {

@@ -155,7 +155,8 @@ TEST(BadInputTest, JobBeyondTheMemoryOfItsDevices_FailsBeforeAnyRankStarts) {
   constexpr char kSentence[] =
       "spec.modules: rank [01] needs [0-9.]+ [KM]iB "
       "\\((parameters|gradients|optimizer|activations) "
-      "[0-9.]+ [KM]iB is the largest term\\), device has 64.0 KiB; another rank does not fit "
+      "[0-9.]+ [KM]iB is the largest term\\), device has 64.0 KiB for it; another rank does not "
+      "fit "
       "either";
   EXPECT_THAT(failed.failure().message(), MatchesRegex(kSentence));
   EXPECT_THAT(cluster.Why(job), HasSubstr(failed.failure().message()));

@@ -229,6 +229,10 @@ TEST(PlanTest, DeviceProfile_GoesWithSearch) {
   const std::string wrong = Written("wrong.json", R"({"version": 7})");
   EXPECT_EQ(Plan({.file = kExample, .device_profile = wrong}, broken.io), kBadJobFile);
   EXPECT_THAT(broken.talk.str(), HasSubstr("version: 7: this build reads profiles of version"));
+  Captured text;
+  EXPECT_EQ(Plan({.file = kExample, .device_profile = Written("text.json", "no JSON")}, text.io),
+            kBadJobFile);
+  EXPECT_THAT(text.talk.str(), HasSubstr("--device-profile: "));
 }
 
 TEST(PlanTest, Search_NothingFits_IsABadJob) {
@@ -267,11 +271,12 @@ TEST(PlanTest, WhatIsLeftBeyondTheMemory_IsRefusedWithTheRanksThatAreLost) {
   };
   EXPECT_EQ(refusal("tp: 1", "1800Ki"),
             "spec.modules: without rank 1, rank 0 needs 1.9 MiB (optimizer 1.0 MiB is the largest "
-            "term), device has 1.8 MiB\n1 violation\n");
-  EXPECT_EQ(refusal("tp: 2", "1Mi"),
-            "spec.modules: without rank 1, rank 0 needs 1.9 MiB (optimizer 1.0 MiB is the largest "
-            "term), device has 1.0 MiB; replica 0 of module language is 1 wide there instead of "
-            "2\n1 violation\n");
+            "term), device has 1.8 MiB for it\n1 violation\n");
+  EXPECT_EQ(
+      refusal("tp: 2", "1Mi"),
+      "spec.modules: without rank 1, rank 0 needs 1.9 MiB (optimizer 1.0 MiB is the largest "
+      "term), device has 1.0 MiB for it; replica 0 of module language is 1 wide there instead of "
+      "2\n1 violation\n");
 }
 
 TEST(PlanTest, AnOpenLayout_IsChosenForTheDevicesAndItemsOfTheCommandLine_AndANoteSaysSo) {
@@ -363,7 +368,7 @@ TEST(PlanTest, MoreThanTheDevicesHave_IsABadJobFile) {
   EXPECT_EQ(little.out.str(), "");
   EXPECT_THAT(little.talk.str(), HasSubstr("spec.modules: rank "));
   EXPECT_THAT(little.talk.str(),
-              HasSubstr(" is the largest term), device has 1.0 MiB; 5 other ranks"));
+              HasSubstr(" is the largest term), device has 1.0 MiB for it; 5 other ranks"));
   for (const char* text : {"much", "", "0", "-1Gi"}) {
     EXPECT_EQ(Plan({.file = kExample, .device_memory = text}, wrong.io), kUsage) << text;
     EXPECT_THAT(wrong.talk.str(),

@@ -206,12 +206,12 @@ TEST(PlanJobOfTest, WhatIsLeftBeyondItsMemory_IsRefusedWithWhatIsLost_AsThePrevi
       PlanJob(**request,
               {.placement = kPlacement, .limits = {.devices = memory}, .epoch = Epoch{1}})
           .status();
-  EXPECT_THAT(
-      Wrong(refused),
-      ElementsAre(AllOf(
-          StartsWith("spec.modules: without ranks 1, 3, rank 2 needs "),
-          EndsWith(absl::StrCat(", device has ", plan::FormatBytes(memory[2]),
-                                "; replica 0 of module language is 1 wide there instead of 2")))));
+  EXPECT_THAT(Wrong(refused),
+              ElementsAre(AllOf(
+                  StartsWith("spec.modules: without ranks 1, 3, rank 2 needs "),
+                  EndsWith(absl::StrCat(
+                      ", device has ", plan::FormatBytes(memory[2]),
+                      " for it; replica 0 of module language is 1 wide there instead of 2")))));
   const auto read = wire::ReadJobFile(kText, job::Purpose::kSubmit);
   const auto preview = schedule::PreviewJob(read->spec, plan::MakeCluster(1, 4),
                                             {.devices = memory}, plan::RankList{Rank{1}, Rank{3}});

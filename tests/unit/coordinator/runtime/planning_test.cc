@@ -45,6 +45,25 @@ TEST(PlanJobOfTest, AnOpenSchedule_IsChosenAsEveryoneElseDoes) {
             1);
 }
 
+TEST(PlanJobOfTest, WhatNoEstimateCounts_HasItsPlaceOnDevicesThatAreKnown) {
+  const int64_t beside = schedule::FindProfile("h200")->unestimated_bytes;
+  const auto status = [&](int64_t memory, const std::string& name,
+                          std::optional<Shared<plan::Layout>> layout = std::nullopt) {
+    return PlanJob(kRequest, {.placement = kPlacement,
+                              .limits = {.devices = std::vector<int64_t>(4, memory)},
+                              .device_names = {name},
+                              .epoch = Epoch{1},
+                              .layout = std::move(layout)});
+  };
+  EXPECT_TRUE(status(beside, "NVIDIA L40S").ok());
+  EXPECT_TRUE(status(2 * beside, "NVIDIA H200").ok());
+  EXPECT_THAT(Wrong(status(beside, "NVIDIA H200").status()),
+              ElementsAre(HasSubstr("device has 1 B for it")));
+  // What was decided before stays.
+  const absl::StatusOr<PlanSummary> before = status(beside, "NVIDIA L40S");
+  EXPECT_TRUE(status(beside, "NVIDIA H200", Shared<plan::Layout>(before->layout)).ok());
+}
+
 TEST(PlanJobOfTest, DevicesOfUnknownMemory_HoldAnything) {
   const absl::StatusOr<PlanSummary> plan = PlanJob(
       kRequest, {.placement = kPlacement, .limits = {.devices = {0, 0, 0, 0}}, .epoch = Epoch{1}});
@@ -78,7 +97,7 @@ TEST(PlanJobOfTest, DeviceThatIsTooSmall_IsRefusedInOneSentence) {
   ASSERT_THAT(Wrong(status), ElementsAre(StartsWith("spec.modules: rank 3 needs ")));
   EXPECT_EQ(status.message(), Wrong(status)[0]) << "what becomes the job's failure";
   EXPECT_THAT(Wrong(status)[0], ::testing::EndsWith(" is the largest term), device has " +
-                                                    plan::FormatBytes(memory[3])));
+                                                    plan::FormatBytes(memory[3]) + " for it"));
 }
 
 TEST(PlanJobOfTest, NotesOfThePlan_ComeAlong) {

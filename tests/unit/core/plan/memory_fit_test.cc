@@ -20,18 +20,21 @@ TEST(MemoryFitTest, RankBeyondItsDevice_IsNamedWithItsLargestTerm) {
                                               .gradients = 20 * kGib,
                                               .optimizer = 61 * kGib,
                                               .activations = 5 * kGib}};
-  EXPECT_EQ(MemoryShortage(needs, {80 * kGib, 80 * kGib}),
-            "rank 1 needs 96.0 GiB (optimizer 61.0 GiB is the largest term), device has 80.0 GiB");
+  EXPECT_EQ(
+      MemoryShortage(needs, {80 * kGib, 80 * kGib}),
+      "rank 1 needs 96.0 GiB (optimizer 61.0 GiB is the largest term), device has 80.0 GiB for it");
 }
 
 TEST(MemoryFitTest, OfSeveral_TheOneThatLacksMostIsNamed) {
   const std::vector<MemoryEstimate> needs(3, {.activations = 2048});
   EXPECT_EQ(MemoryShortage(needs, {2047, 1024, 1500}),
-            "rank 1 needs 2.0 KiB (activations 2.0 KiB is the largest term), device has 1.0 KiB; 2 "
+            "rank 1 needs 2.0 KiB (activations 2.0 KiB is the largest term), device has 1.0 KiB "
+            "for it; 2 "
             "other ranks do not fit either");
-  EXPECT_EQ(MemoryShortage(needs, {2047, 4096, 1000}),
-            "rank 2 needs 2.0 KiB (activations 2.0 KiB is the largest term), device has 1000 B; "
-            "another rank does not fit either");
+  EXPECT_EQ(
+      MemoryShortage(needs, {2047, 4096, 1000}),
+      "rank 2 needs 2.0 KiB (activations 2.0 KiB is the largest term), device has 1000 B for it; "
+      "another rank does not fit either");
 }
 
 TEST(MemoryFitTest, WhatFitsToTheByte_AndWhatIsUnknown_Passes) {

@@ -199,7 +199,7 @@ TEST(AdmissionTest, FailureDomainWithAllHomesOfSomeState_IsNamed) {
 TEST(AdmissionTest, NothingThatFits_IsRefusedAsWritten) {
   const absl::StatusOr<plan::Plan> plan = Admitted(TwoReplicas(), 1000);
   EXPECT_EQ(plan.status().code(), absl::StatusCode::kInvalidArgument);
-  EXPECT_THAT(plan.status().message(), HasSubstr("device has 1000 B"));
+  EXPECT_THAT(plan.status().message(), HasSubstr("device has 1000 B for it"));
 }
 
 // Ranks of the same stage, but those beside the last two devices have less to take over with.

@@ -38,5 +38,14 @@ TEST(DeviceKindsTest, CostsOfDevices_OfNoKnownKind_AreNominalAndSayWhy) {
   EXPECT_EQ(why({"a", "b", "c", "d", "e"}), "devices are not alike: a, b, c and 2 more");
 }
 
+TEST(DeviceKindsTest, BytesNotEstimated_AreThoseOfTheProfiles) {
+  const int64_t h200 = FindProfile("h200")->unestimated_bytes;
+  ASSERT_GT(h200, 0);
+  EXPECT_EQ(BytesNotEstimated({"NVIDIA H200"}), h200);
+  EXPECT_EQ(BytesNotEstimated({"NVIDIA H200", "NVIDIA L40S"}), h200);
+  EXPECT_EQ(BytesNotEstimated({"NVIDIA L40S", ""}), 0);
+  EXPECT_EQ(BytesNotEstimated({}), 0);
+}
+
 }  // namespace
 }  // namespace phalanx::schedule

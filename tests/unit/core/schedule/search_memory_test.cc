@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "core/plan/memory_fit.h"
@@ -58,6 +59,23 @@ TEST(SearchMemoryTest, Search_Proposals_RunAsTheyAreRanked) {
       EXPECT_DOUBLE_EQ(measured->step, proposal.step) << gib << " " << Shape(proposal.spec);
     }
   }
+}
+
+// What no estimate counts has its place on a device, too.
+TEST(SearchMemoryTest, Search_Proposals_FitWithWhatNoEstimateCounts) {
+  DeviceProfile profile = SteadyH200();
+  profile.unestimated_bytes = int64_t{12} << 30;
+  const int64_t memory = int64_t{72} << 30;
+  const SearchResult found = Search(
+      LargeWithEncoder(), {.devices = 4, .device_memory = memory, .profile = profile, .items = 4});
+  for (const Proposal& proposal : found.best)
+    EXPECT_LE(proposal.memory, memory) << Shape(proposal.spec);
+  const SearchResult smaller = Search(
+      LargeWithEncoder(), {.devices = 4,
+                           .device_memory = memory - std::exchange(profile.unestimated_bytes, 0),
+                           .profile = profile,
+                           .items = 4});
+  EXPECT_EQ(found.best.front().step, smaller.best.front().step);
 }
 
 TEST(SearchMemoryTest, Search_WhereAdmissionLowersTheFastest_ProposesWhatItWouldGive) {
