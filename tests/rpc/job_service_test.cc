@@ -244,7 +244,7 @@ TEST_F(RpcTest, JobBeyondTheMemoryOfItsDevices_FailsUnassigned) {
   v1::WorkerHello hello = FakeWorker::Hello("n", 2, 1);
   hello.add_device_memory(1 << 30);
   hello.add_device_memory(1 << 12);
-  hello.add_device_names("NVIDIA H200");
+  hello.add_device_names("NVIDIA L40S");
   hello.add_device_names("");
   worker.SayHello(hello);
   ASSERT_TRUE(worker.Read()->has_welcome());
@@ -259,7 +259,7 @@ TEST_F(RpcTest, JobBeyondTheMemoryOfItsDevices_FailsUnassigned) {
   ASSERT_TRUE(jobs->ListNodes(&list, {}, &nodes).ok());
   ASSERT_EQ(nodes.nodes_size(), 1);
   EXPECT_THAT(nodes.nodes(0).device_memory(), ElementsAre(1 << 30, 1 << 12));
-  EXPECT_THAT(nodes.nodes(0).device_names(), ElementsAre("NVIDIA H200", ""));
+  EXPECT_THAT(nodes.nodes(0).device_names(), ElementsAre("NVIDIA L40S", ""));
   v1::PlanJobRequest request;
   request.mutable_document()->set_text(JobText("a", 2));
   v1::PlanJobResponse response;
