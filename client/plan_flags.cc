@@ -47,10 +47,9 @@ void AddPlanFlags(CLI::App* plan, PlanOptions& options) {
       ->delimiter(',')
       ->check(CLI::Range(1, 1 << 20))
       ->type_name("N[,N...]");
-  plan->add_option(
-          "--device-memory", options.device_memory,
-          "what each device has, such as 80Gi: refuse a plan that needs more; of a kind that "
-          "is named its libraries take their part")
+  plan->add_option("--device-memory", options.device_memory,
+                   "what each device has, such as 80Gi: refuse a plan that needs more, with "
+                   "--device-kind also with what libraries take")
       ->type_name("SIZE");
   plan->add_option("--host-memory", options.host_memory,
                    "what each node has for copies of optimizer state, such as 1Ti")

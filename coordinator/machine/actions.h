@@ -204,7 +204,7 @@ struct ComputePlan {
   Placement placement;
   // Of the placement, with what is lent in its place; without what other jobs are charged for.
   plan::MemoryLimits limits;
-  std::set<std::string> device_names;  // of the same devices, as drivers call them
+  std::set<std::string> device_names;  // of the same devices, as drivers call them, where they do
   Epoch epoch;
   int32_t derivation = plan::kDerivation;  // of a new layout (core/plan/derivation.h)
   // The table of algorithms of products that all nodes have, empty: none, which a new layout takes.

@@ -56,7 +56,6 @@ void Coordinator::ConsiderStandby(Job& job) {
                                  .request = job.state.request,
                                  .placement = *job.state.placement,
                                  .limits = LimitsOf(nodes_, *job.state.placement, job.state.id),
-                                 .device_names = DeviceNamesOf(nodes_, *job.state.placement),
                                  .epoch = Epoch{job.state.epoch.value + 1},
                                  .products = ProductsFor(nodes_, *job.state.placement),
                                  .layout = job.state.layout,

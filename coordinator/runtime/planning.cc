@@ -139,6 +139,11 @@ wire::SearchedDevices DevicesOf(const job::JobSpec& spec, const std::vector<Node
     devices.costs.why_nominal = "slots on CPU have no profile";
   } else {
     devices.costs = schedule::CostsOfDevices(names);
+    // What is admitted leaves as much room.
+    if (!devices.costs.why_nominal.empty() && devices.device_memory > 0) {
+      devices.device_memory =
+          std::max<int64_t>(1, devices.device_memory - schedule::BytesNotEstimated(names));
+    }
   }
   return devices;
 }
@@ -347,9 +352,9 @@ absl::StatusOr<PlanSummary> PlanJobOf(const ComputePlan& ordered) {
   ASSIGN_OR_RETURN(const job::ReadJob read,
                    wire::ReadJobFile(request.document.text, job::Purpose::kAccepted));
   LeaveRoomForProducts(read.spec, order);
-  // Whatever was decided before stays, tight as it may be.
-  const bool decides = !order.layout.has_value() || !order.lost.empty() || !order.returned.empty();
-  if (decides) order.limits.LeaveRoom(schedule::BytesNotEstimated(order.device_names));
+  // A new plan is to have it behind a loss, too; whoever trains goes on, tight as it may be.
+  if (!order.layout.has_value())
+    order.limits.LeaveRoom(schedule::BytesNotEstimated(order.device_names));
   if (order.slow.has_value()) return PlanPaced(read.spec, order);
   RETURN_IF_ERROR(CheckState(read.spec, order));
   plan::Plan plan;

@@ -23,15 +23,15 @@ struct MemoryLimits {
   std::vector<int64_t> devices;  // of each, in the order of ranks
   std::vector<int64_t> nodes;    // host memory, of each entry of Layout::nodes
 
-  // Leaves so much of each device to what no estimate counts.
+  // Leaves so much of each device that is known to what no estimate counts; a byte is left at
+  // least.
   void LeaveRoom(int64_t bytes);
 };
 
 // `needs` of each rank against what its device has, in bytes; 0, or no entry: unknown, which fits.
 // nullopt: all fit. Otherwise a sentence about the rank that lacks most:
-// "rank 3 needs 96.1 GiB (optimizer 61.0 GiB is the largest term), device has 80.0 GiB for
-// it", and how
-// many others do not fit.
+// "rank 3 needs 96.1 GiB (optimizer 61.0 GiB is the largest term), device has 80.0 GiB for it", and
+// how many others do not fit.
 std::optional<std::string> MemoryShortage(absl::Span<const MemoryEstimate> needs,
                                           absl::Span<const int64_t> device_memory);
 

@@ -69,6 +69,14 @@ struct Recomputes {
   }
 };
 
+// Of each module.
+std::vector<job::Recompute> RecomputeUnder(const job::JobSpec& spec, const Recomputes& least) {
+  std::vector<job::Recompute> all;
+  for (size_t i = 0; i < spec.modules.size(); ++i)
+    all.push_back(std::max(spec.modules[i].recompute, least.Of(spec, i)));
+  return all;
+}
+
 // What a plan may be lowered to.
 struct Lowering {
   int64_t micro = 0;  // 0: as written
@@ -83,10 +91,15 @@ std::vector<Lowering> Lowerings(const job::JobSpec& spec) {
   for (int64_t micro = spec.batch.micro / 2; micro >= 1; micro /= 2)
     all.push_back({.micro = micro});
   const int64_t least = spec.batch.micro > 1 ? 1 : 0;
-  std::vector<Recomputes> lowered = {{Recompute::kSelective, Recompute::kSelective}};
+  std::vector<Recomputes> lowered;
+  std::vector<Recompute> last = RecomputeUnder(spec, {});
   // Most of what is computed is the language module's.
-  if (spec.modules.size() > 1) lowered.push_back({Recompute::kSelective, Recompute::kFull});
-  lowered.push_back({Recompute::kFull, Recompute::kFull});
+  for (const Recomputes& least : {Recomputes{Recompute::kSelective, Recompute::kSelective},
+                                  Recomputes{Recompute::kSelective, Recompute::kFull},
+                                  Recomputes{Recompute::kFull, Recompute::kFull}}) {
+    const std::vector<Recompute> now = RecomputeUnder(spec, least);
+    if (std::exchange(last, now) != now) lowered.push_back(least);
+  }
   const bool open = LeavesHomesOpen(spec);
   if (open) all.push_back({least, Homes::kHost, {}});
   for (const Recomputes& recomputes : lowered) {

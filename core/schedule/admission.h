@@ -3,8 +3,8 @@
 // It fits them, and where that can be had also what is left of it without any one of them: a
 // narrowed replica holds more of everything, and state that moves is there twice for a moment. For
 // that a plan may lower what does not change what is trained: samples of a microbatch, then the
-// homes of optimizer state (host memory for mirrors), then what activations keep, of the language
-// module last; and it says so.
+// homes of optimizer state (host memory for mirrors), then what activations keep (norms and the
+// like of all modules, all of the others, all of the language module); and it says so.
 // What that does not help, such as the only rank of a module, keeps nothing else from being
 // lowered; it is planned so that most devices can be lost, and says what losing one of the others
 // costs.

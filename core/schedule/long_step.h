@@ -29,8 +29,8 @@ int64_t WholeRounds(const plan::Plan& plan, int64_t microbatches);
 struct StepTime {
   double step = 0, passes = 0, bubble = 0;
   bool whole = true;  // all microbatches were simulated
-  bool too_long =
-      false;  // it takes at least `step` seconds, which is too much; all else is unknown
+  // It takes at least `step` seconds, which is too much; nothing else is known of it.
+  bool too_long = false;
 };
 struct LongStepOptions {
   // Seconds that each microbatch adds at least, and that the step may take to be of interest.

@@ -25,6 +25,7 @@ using job::Recompute;
 // So many layouts are looked at before what they came to counts for others: few at first, when each
 // may show that many others are of no interest. For any number of threads the same.
 constexpr size_t kLooksAtOnceMin = 32, kLooksAtOnceMax = 128;
+constexpr size_t kThreadsMax = 32;
 constexpr size_t kAdmittedAtOnce = 4;
 
 using GoOnRef = absl::FunctionRef<absl::Status()>;
@@ -87,7 +88,7 @@ class Search {
     }
     const size_t threads = options.threads.run == nullptr
                                ? 1
-                               : std::clamp<size_t>(options.threads.count, 1, kLooksAtOnceMax);
+                               : std::clamp<size_t>(options.threads.count, 1, kThreadsMax);
     for (size_t i = 0; i < threads; ++i) looks_.emplace_back(spec_, space_, options_, cluster_);
   }
 

@@ -71,7 +71,7 @@ struct SearchOptions {
   bool use_bounds = true;
   SearchThreads threads;
   // Asked before each layout and each plan of one that the caller's thread looks at, which has its
-  // part of every 32, on that thread; null: nobody stops it. What is not OK ends the search with
+  // part of every round, on that thread; null: nobody stops it. What is not OK ends the search with
   // that.
   std::function<absl::Status()> go_on = nullptr;
 };

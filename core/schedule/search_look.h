@@ -84,7 +84,7 @@ class LayoutLook {
   std::vector<Way> WaysOf(const SearchLayout& layout, Setting setting);
   // Schedules and micro batches, the least bound first.
   std::vector<Way> SettingsOf(const SearchLayout& layout);
-  // What the plan takes. Nothing where it takes more than `most` for sure; at least `slow_` then.
+  // What the plan takes. Nothing where it takes more than `most` for sure, which `slow_` keeps.
   absl::StatusOr<std::optional<Found>> FoundOf(plan::Plan plan, size_t index, Care care,
                                                double most);
   // Keeps the best of what fits.

@@ -239,6 +239,29 @@ TEST_F(RpcTest, Plan_OnTheConnectedNodes) {
             grpc::StatusCode::RESOURCE_EXHAUSTED);
 }
 
+TEST_F(RpcTest, JobThatLeavesNoRoomForWhatNoEstimateCounts_FailsUnassigned) {
+  FakeWorker worker(channel);
+  v1::WorkerHello hello = FakeWorker::Hello("n", 2, 1);
+  for (int device = 0; device < 2; ++device) {
+    hello.add_device_memory(1 << 30);
+    hello.add_device_names("NVIDIA H200");
+  }
+  worker.SayHello(hello);
+  ASSERT_TRUE(worker.Read()->has_welcome());
+  MustSubmit(JobText("a", 2));
+  const v1::JobStatus failed = WaitFor("a", v1::JOB_PHASE_FAILED);
+  EXPECT_EQ(failed.failure().cause(), "PlanInvalid");
+  EXPECT_THAT(failed.failure().message(),
+              EndsWith("device has 1 B for it; another rank does not fit either"));
+  v1::PlanJobRequest request;
+  request.mutable_document()->set_text(JobText("a", 2));
+  v1::PlanJobResponse response;
+  grpc::ClientContext context;
+  SetDeadline(context);
+  EXPECT_EQ(jobs->PlanJob(&context, request, &response).error_message(),
+            failed.failure().message());
+}
+
 TEST_F(RpcTest, JobBeyondTheMemoryOfItsDevices_FailsUnassigned) {
   FakeWorker worker(channel);
   v1::WorkerHello hello = FakeWorker::Hello("n", 2, 1);

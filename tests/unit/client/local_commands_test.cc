@@ -262,6 +262,17 @@ spec:
   batch: {global: 8, micro: 1}
 )";
 
+TEST(PlanTest, WhatNoEstimateCounts_HasItsPlaceOnDevicesOfAKind) {
+  const std::string path = Written("room.yaml", absl::StrReplaceAll(kTwo, {{"AXIS", "tp: 1"}}));
+  Captured any, h200, larger;
+  EXPECT_EQ(Plan({.file = path, .device_memory = "1Gi"}, any.io), kSuccess);
+  EXPECT_EQ(Plan({.file = path, .device_memory = "1Gi", .device_kind = "h200"}, h200.io),
+            kBadJobFile);
+  EXPECT_THAT(h200.talk.str(), HasSubstr("device has 1 B for it; another rank does not fit"));
+  EXPECT_EQ(Plan({.file = path, .device_memory = "4Gi", .device_kind = "h200"}, larger.io),
+            kSuccess);
+}
+
 TEST(PlanTest, WhatIsLeftBeyondTheMemory_IsRefusedWithTheRanksThatAreLost) {
   const auto refusal = [&](const char* axis, const char* memory) {
     const std::string path = Written("two.yaml", absl::StrReplaceAll(kTwo, {{"AXIS", axis}}));

@@ -47,13 +47,11 @@ TEST(PlanJobOfTest, AnOpenSchedule_IsChosenAsEveryoneElseDoes) {
 
 TEST(PlanJobOfTest, WhatNoEstimateCounts_HasItsPlaceOnDevicesThatAreKnown) {
   const int64_t beside = schedule::FindProfile("h200")->unestimated_bytes;
-  const auto status = [&](int64_t memory, const std::string& name,
-                          std::optional<Shared<plan::Layout>> layout = std::nullopt) {
+  const auto status = [&](int64_t memory, const std::string& name) {
     return PlanJob(kRequest, {.placement = kPlacement,
                               .limits = {.devices = std::vector<int64_t>(4, memory)},
                               .device_names = {name},
-                              .epoch = Epoch{1},
-                              .layout = std::move(layout)});
+                              .epoch = Epoch{1}});
   };
   EXPECT_TRUE(status(beside, "NVIDIA L40S").ok());
   EXPECT_TRUE(status(2 * beside, "NVIDIA H200").ok());
@@ -61,7 +59,14 @@ TEST(PlanJobOfTest, WhatNoEstimateCounts_HasItsPlaceOnDevicesThatAreKnown) {
               ElementsAre(HasSubstr("device has 1 B for it")));
   // What was decided before stays.
   const absl::StatusOr<PlanSummary> before = status(beside, "NVIDIA L40S");
-  EXPECT_TRUE(status(beside, "NVIDIA H200", Shared<plan::Layout>(before->layout)).ok());
+  ComputePlan order{.placement = kPlacement,
+                    .limits = {.devices = std::vector<int64_t>(4, beside)},
+                    .device_names = {"NVIDIA H200"},
+                    .epoch = Epoch{1},
+                    .layout = Shared<plan::Layout>(before->layout)};
+  EXPECT_TRUE(PlanJob(kRequest, order).ok());
+  order.lost = {Rank{2}};
+  EXPECT_TRUE(PlanJob(kRequest, order).ok()) << "who trains goes on";
 }
 
 TEST(PlanJobOfTest, DevicesOfUnknownMemory_HoldAnything) {

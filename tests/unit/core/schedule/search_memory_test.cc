@@ -68,13 +68,12 @@ TEST(SearchMemoryTest, Search_Proposals_FitWithWhatNoEstimateCounts) {
   const int64_t memory = int64_t{72} << 30;
   const SearchResult found = Search(
       LargeWithEncoder(), {.devices = 4, .device_memory = memory, .profile = profile, .items = 4});
+  ASSERT_FALSE(found.best.empty());
   for (const Proposal& proposal : found.best)
     EXPECT_LE(proposal.memory, memory) << Shape(proposal.spec);
+  const int64_t left = memory - std::exchange(profile.unestimated_bytes, 0);
   const SearchResult smaller = Search(
-      LargeWithEncoder(), {.devices = 4,
-                           .device_memory = memory - std::exchange(profile.unestimated_bytes, 0),
-                           .profile = profile,
-                           .items = 4});
+      LargeWithEncoder(), {.devices = 4, .device_memory = left, .profile = profile, .items = 4});
   EXPECT_EQ(found.best.front().step, smaller.best.front().step);
 }
 
