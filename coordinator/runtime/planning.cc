@@ -139,7 +139,7 @@ wire::SearchedDevices DevicesOf(const job::JobSpec& spec, const std::vector<Node
     devices.costs.why_nominal = "slots on CPU have no profile";
   } else {
     devices.costs = schedule::CostsOfDevices(names);
-    // What is admitted leaves as much room.
+    // Admission leaves as much room; where there is a profile the search does so by itself.
     if (!devices.costs.why_nominal.empty() && devices.device_memory > 0) {
       devices.device_memory =
           std::max<int64_t>(1, devices.device_memory - schedule::BytesNotEstimated(names));
@@ -352,7 +352,8 @@ absl::StatusOr<PlanSummary> PlanJobOf(const ComputePlan& ordered) {
   ASSIGN_OR_RETURN(const job::ReadJob read,
                    wire::ReadJobFile(request.document.text, job::Purpose::kAccepted));
   LeaveRoomForProducts(read.spec, order);
-  // A new plan is to have it behind a loss, too; whoever trains goes on, tight as it may be.
+  // What no estimate counts has its place in new plans, behind a loss as well; whoever trains goes
+  // on, tight as it may be.
   if (!order.layout.has_value())
     order.limits.LeaveRoom(schedule::BytesNotEstimated(order.device_names));
   if (order.slow.has_value()) return PlanPaced(read.spec, order);

@@ -28,12 +28,12 @@ absl::StatusOr<Proposal> Measure(plan::Plan plan, const DeviceProfile& profile, 
 // glance it may be a few percent off, where ranks wait for each other in every microbatch.
 enum class Care : uint8_t { kGlance, kWhole };
 
-// The same; no proposal where the step takes more than `most` seconds, which what the busiest rank
-// works at the clock that it keeps up may tell already, or a beginning of the step.
 struct Measured {
   std::optional<Proposal> proposal;
   double least = 0;  // seconds that the step takes at least
 };
+// As Measure; no proposal where the step takes more than `most` seconds, which what the busiest
+// rank works at the clock that it keeps up may tell already, or a beginning of the step.
 absl::StatusOr<Measured> MeasureWithin(double most, Care care, plan::Plan plan,
                                        const DeviceProfile& profile, int32_t items,
                                        KnownUpdates& updates);
