@@ -14,6 +14,8 @@ namespace {
 
 using job::TraitsOf;
 
+constexpr int64_t kMasterBytesMin = 4;  // of one element; weights as wide are their own masters
+
 // Bytes of the weights that layers round, in the forms that their passes read.
 int64_t RoundedBytes(const PartSize& part, Rounded rounded, int64_t bytes_of_one,
                      bool layers_back) {
@@ -46,8 +48,15 @@ int64_t FrozenBytes(const PartSize& part, int64_t bytes_of_one) {
 // Of one place, of which replica it may be.
 struct PlaceMemory {
   MemoryEstimate estimate;
-  int64_t frozen = 0;  // in the snapshot, where it is of the first replica
+  int64_t frozen = 0;    // in the snapshot, where it is of the first replica
+  int64_t mirrored = 0;  // what a mirror of the place's optimizer state takes, in bytes
 };
+
+// Of one element at its primary home, where weights that are wide enough are the master.
+int64_t PrimaryStateBytes(job::Precision compute) {
+  const int64_t bytes = BytesOf(compute);
+  return StateBytes(compute) - (bytes >= kMasterBytesMin ? bytes : 0);
+}
 
 // `load`: where replicas have several widths.
 void AddPart(const Plan& plan, const Place& place, int32_t chunk, const HomeLoad* load,
@@ -55,7 +64,8 @@ void AddPart(const Plan& plan, const Place& place, int32_t chunk, const HomeLoad
   MemoryEstimate* estimate = &memory->estimate;
   const job::Module& module = plan.module_spec(place.module);
   const ModulePlan& layout = plan.modules[static_cast<size_t>(place.module)];
-  const int64_t bytes = BytesOf(plan.spec.compute), wide_bytes = std::max<int64_t>(4, bytes);
+  const job::Precision compute = plan.spec.compute;
+  const int64_t bytes = BytesOf(compute), wide_bytes = std::max(kMasterBytesMin, bytes);
   const PartSize& part = sizes.Of(plan, place, chunk);
   const int64_t replicas = int64_t{layout.replicas.present_replicas()} * layout.replicas.cp();
   estimate->parameters += part.elements * bytes;
@@ -63,9 +73,11 @@ void AddPart(const Plan& plan, const Place& place, int32_t chunk, const HomeLoad
                                        layout.TrainsOf(place.pp, chunk).inputs || !module.frozen);
   if (part.trained_extent > 0) {
     estimate->gradients += part.trained_extent * wide_bytes;
-    const int64_t bytes_of_state = StateBytes(plan.spec.compute);
-    estimate->optimizer +=
-        load != nullptr ? bytes_of_state * load->own : bytes_of_state * part.led / replicas;
+    const auto own_bytes = [&](int64_t of_one) {
+      return load != nullptr ? of_one * load->own : of_one * part.led / replicas;
+    };
+    estimate->optimizer += own_bytes(PrimaryStateBytes(compute));
+    memory->mirrored += own_bytes(StateBytes(compute));
     const int64_t own = load != nullptr ? load->own : (part.led + replicas - 1) / replicas;
     const int64_t written = 3 * SectionBytes(own * wide_bytes);  // masters, two moments
     if (CopiesToHost(plan)) estimate->host.copies += 2 * written;
@@ -101,7 +113,8 @@ PlaceMemory MemoryOfPlace(const Plan& plan, const Place& place, const StageLoads
     }
     AddPart(plan, place, chunk, load, sizes, &memory);
   }
-  memory.estimate.gradients += (given + taken) * std::max<int64_t>(4, BytesOf(plan.spec.compute));
+  memory.estimate.gradients +=
+      (given + taken) * std::max(kMasterBytesMin, BytesOf(plan.spec.compute));
   return memory;
 }
 
@@ -149,7 +162,7 @@ void AddModule(const Plan& plan, const ModulePlan& layout, const SampleShape* sa
     const auto key = [&](int32_t width, int32_t tp) {
       return std::tuple(width, tp, dealt.empty() ? -1 : dealt[static_cast<size_t>(place.dp)]);
     };
-    std::map<std::pair<int32_t, int32_t>, int64_t> own;  // optimizer state, by width and tp
+    std::map<std::pair<int32_t, int32_t>, int64_t> own;  // as mirrored, by width and tp
     const StageLoads loads = LoadsOfStage(plan, layout.index, place.pp, sizes);
     for (place.dp = 0; place.dp < replicas.replicas(); ++place.dp) {
       if (!replicas.Present(place.dp)) continue;
@@ -161,7 +174,7 @@ void AddModule(const Plan& plan, const ModulePlan& layout, const SampleShape* sa
           if (samples != nullptr)
             entry->second.estimate.activations = ActivationBytes(plan, place, *samples);
         }
-        own[{place.width, place.tp}] = entry->second.estimate.optimizer;
+        own[{place.width, place.tp}] = entry->second.mirrored;
         for (place.cp = 0; place.cp < replicas.cp(); ++place.cp) {
           MemoryEstimate& of_rank = (*estimates)[static_cast<size_t>(plan.RankOf(place).value)];
           of_rank += entry->second.estimate;
@@ -192,7 +205,9 @@ std::vector<MemoryEstimate> EstimateAll(const Plan& plan, const SampleShape* sam
 
 }  // namespace
 
-int64_t StateBytes(job::Precision compute) { return 3 * std::max<int64_t>(4, BytesOf(compute)); }
+int64_t StateBytes(job::Precision compute) {
+  return 3 * std::max(kMasterBytesMin, BytesOf(compute));
+}
 
 MemoryEstimate EstimateMemory(const Plan& plan, Rank rank, const SampleShape& samples) {
   MemoryEstimate estimate;
@@ -207,7 +222,7 @@ MemoryEstimate EstimateMemory(const Plan& plan, Rank rank, const SampleShape& sa
     const auto own = [&](int32_t tp) {
       Place primary = place;
       primary.tp = tp;
-      return MemoryOfPlace(plan, primary, loads, sizes).estimate.optimizer;
+      return MemoryOfPlace(plan, primary, loads, sizes).mirrored;
     };
     ForEachMirror(plan, place.module, place.pp, loads, own, [&](Rank mirror, int64_t bytes) {
       if (mirror == rank) estimate.optimizer += bytes;

@@ -11,7 +11,8 @@
 
 namespace phalanx::plan {
 
-// Of one element's optimizer state: its master and its two moments.
+// Of one element's optimizer state: its master and its two moments. At a primary home weights that
+// are not narrower than the master are the master (worker/train/state_block.h).
 int64_t StateBytes(job::Precision compute);
 
 // How memory of the host is laid out: a page with a header before each copy of optimizer state, and
@@ -35,8 +36,9 @@ struct HostEstimate {
 // divided by the replicas and of what the rank leads (copies.h); where replicas have several
 // widths, of what it is the home of (shares.h), and with the gradients what its largest bucket
 // sends and receives. Optimizer state counts at each home that is a rank, its primary and its
-// mirrors. With parameters and gradients count the copies of them that are packed to travel between
-// the tensor ranks, or the ends of a tied embedding, of a replica.
+// mirrors; in fp32 and fp64 a primary has no master beside its weights. With parameters and
+// gradients count the copies of them that are packed to travel between the tensor ranks, or the
+// ends of a tied embedding, of a replica.
 //
 // Activations: activation_estimate.h.
 struct MemoryEstimate {

@@ -280,12 +280,12 @@ TEST(PlanTest, WhatIsLeftBeyondTheMemory_IsRefusedWithTheRanksThatAreLost) {
     EXPECT_EQ(Plan({.file = path, .device_memory = memory, .lost = {1}}, captured.io), kBadJobFile);
     return captured.talk.str();
   };
-  EXPECT_EQ(refusal("tp: 1", "1800Ki"),
-            "spec.modules: without rank 1, rank 0 needs 1.9 MiB (optimizer 1.0 MiB is the largest "
-            "term), device has 1.8 MiB for it\n1 violation\n");
+  EXPECT_EQ(refusal("tp: 1", "1400Ki"),
+            "spec.modules: without rank 1, rank 0 needs 1.5 MiB (optimizer 706.5 KiB is the "
+            "largest term), device has 1.4 MiB for it\n1 violation\n");
   EXPECT_EQ(
       refusal("tp: 2", "1Mi"),
-      "spec.modules: without rank 1, rank 0 needs 1.9 MiB (optimizer 1.0 MiB is the largest "
+      "spec.modules: without rank 1, rank 0 needs 1.5 MiB (optimizer 706.5 KiB is the largest "
       "term), device has 1.0 MiB for it; replica 0 of module language is 1 wide there instead of "
       "2\n1 violation\n");
 }
