@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "core/base/status.h"
 #include "core/base/violation.h"
 #include "core/plan/memory_fit.h"
@@ -26,7 +27,7 @@ using job::Recompute;
 // may show that many others are of no interest. For any number of threads the same.
 constexpr size_t kLooksAtOnceMin = 32, kLooksAtOnceMax = 128;
 constexpr size_t kThreadsMax = 32;
-constexpr size_t kAdmittedAtOnce = 4;
+constexpr size_t kAdmittedAtOnce = 12;
 
 using GoOnRef = absl::FunctionRef<absl::Status()>;
 
@@ -300,7 +301,7 @@ class Search {
     }
     absl::Status unsound = unsound_;
     unsound.Update(unplanned_);
-    if (result_.too_large == 0 && !unsound.ok()) return unsound;
+    if (result_.too_large == 0 && !unsound.ok()) return OfTheFirst(unsound);
     const std::string least =
         std::isfinite(least_memory_)
             ? absl::StrCat(": the smallest needs at least ",
@@ -308,9 +309,28 @@ class Search {
             : "";
     return ViolationsStatus(
         {{.field = "spec.modules",
-          .rule = absl::StrCat("none of ", result_.layouts, " layouts on ", options_.devices,
-                               " devices fits the memory of each, ",
-                               plan::FormatBytes(options_.device_memory), least)}});
+          .rule = absl::StrCat("none of ", Layouts(), " fits the memory of each, ",
+                               plan::FormatBytes(options_.device_memory), least,
+                               "; try more devices, or devices of more memory")}});
+  }
+
+  std::string Layouts() const {
+    return absl::StrCat(result_.layouts, result_.layouts == 1 ? " layout" : " layouts", " on ",
+                        options_.devices, options_.devices == 1 ? " device" : " devices");
+  }
+
+  // Degrees that a violation names are those of the first layout: nobody wrote them.
+  absl::Status OfTheFirst(const absl::Status& unsound) const {
+    std::vector<Violation> violations = ViolationsOf(unsound);
+    if (violations.empty()) return unsound;
+    for (Violation& violation : violations) {
+      const std::vector<std::string> parts = absl::StrSplit(violation.field, ".parallel.");
+      if (parts.size() != 2) continue;
+      violation = {.field = absl::StrCat(parts[0], ".parallel"),
+                   .rule = absl::StrCat("none of ", Layouts(), " can be submitted; the first has ",
+                                        parts[1], " ", violation.value, ": ", violation.rule)};
+    }
+    return ViolationsStatus(violations);
   }
 
   job::JobSpec spec_;

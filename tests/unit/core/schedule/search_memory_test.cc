@@ -161,6 +161,8 @@ TEST(SearchMemoryTest, Search_NothingFits_SaysSo) {
   EXPECT_THAT(std::string(result.status().message()),
               HasSubstr("layouts on 2 devices fits the memory of each, 8.0 GiB: the smallest needs "
                         "at least "));
+  EXPECT_THAT(std::string(result.status().message()),
+              HasSubstr("; try more devices, or devices of more memory"));
 }
 
 // Else it would say that less is needed than there is.

@@ -36,6 +36,7 @@ using searches::SteadyH200;
 using searches::WithEncoder;
 using support::AJob;
 using support::Llama;
+using ::testing::ElementsAre;
 using ::testing::Gt;
 using ::testing::HasSubstr;
 using ::testing::Not;
@@ -227,6 +228,16 @@ TEST(SearchTest, Search_TwiceAndByAnyNumberOfThreads_IsTheSame) {
       EXPECT_EQ(job::ActedText(a.best[i].spec), job::ActedText(b.best[i].spec));
     }
   }
+}
+
+TEST(SearchTest, Search_WithAScheduleThatNoLayoutCanHave_NamesDegreesAsThoseOfTheFirst) {
+  job::JobSpec spec = Decoder();
+  spec.schedule = {.name = ScheduleName::kInterleaved, .chunks = 2};
+  EXPECT_THAT(
+      ViolationsOf(SearchLayouts(spec, {.devices = 1, .keep_written = true}).status()),
+      ElementsAre(Violation{.field = "spec.modules[0].parallel",
+                            .rule = "none of 1 layout on 1 device can be submitted; the "
+                                    "first has pp 1: interleaved needs at least 2 stages"}));
 }
 
 TEST(SearchTest, Search_ThatFindsNothing_SaysTheSameByAnyNumberOfThreads) {
