@@ -1,7 +1,9 @@
 #include "worker/checkpoint/snapshot.h"
 
+#include <algorithm>
 #include <chrono>
 #include <cstddef>
+#include <optional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -64,6 +66,7 @@ std::unique_ptr<Snapshot> Snapshot::Into(PinnedMapping& mapping, int64_t offset,
 Snapshot::Snapshot(train::TrainingState& state, std::vector<Section> sections)
     : state_(&state), stream_(train::TakeStream(state.options().device)) {
   for (Section& section : sections) copies_.push_back({.section = std::move(section)});
+  TakeTurns();
 }
 
 Snapshot::~Snapshot() { Detach(); }
@@ -72,6 +75,7 @@ void Snapshot::Detach() {
   if (copier_.joinable()) copier_.join();
   if (state_ != nullptr) state_->LetGo(this);
   state_ = nullptr;
+  turns_.clear();
   copies_.clear();
 }
 
@@ -102,6 +106,26 @@ void Snapshot::Place(PinnedMapping& mapping, int64_t offset) {
   }
 }
 
+void Snapshot::TakeTurns() {
+  for (Copied& copy : copies_) {
+    const Section& section = copy.section;
+    if (turns_.empty() || turns_.back().part != section.part ||
+        turns_.back().block != section.block) {
+      turns_.push_back({.part = section.part, .block = section.block});
+    }
+    turns_.back().copies.push_back(&copy);
+  }
+  const auto trained_end = std::stable_partition(
+      turns_.begin(), turns_.end(), [](const Turn& turn) { return turn.block != nullptr; });
+  // Parts are updated in their order, the buckets of each from the last one on.
+  for (auto first = turns_.begin(); first != trained_end;) {
+    const auto end = std::find_if(first, trained_end,
+                                  [&](const Turn& turn) { return turn.part != first->part; });
+    std::reverse(first, end);
+    first = end;
+  }
+}
+
 absl::Status Snapshot::Begin() {
   if (copies_.empty()) return absl::OkStatus();
   {
@@ -109,30 +133,13 @@ absl::Status Snapshot::Begin() {
     complete_ = false;
     failed_ = absl::OkStatus();
   }
-  if (stream_.get().has_value()) {
-    const train::Moment now = train::Moment::Now(state_->options().device);
-    const c10::OptionalStreamGuard guard(stream_.get());
-    now.Await();
-    state_->AwaitUpdates();
-    const train::Moment begun = train::Moment::Now(state_->options().device);
-    RETURN_IF_ERROR(model::CallTorch("the copy for a checkpoint", [this] {
-      CopySections();
-      return absl::OkStatus();
-    }));
-    const train::Moment copied = train::Moment::Now(state_->options().device);
-    // A copy that waits for passes does not read: what keeps these is to be found.
-    state_->HoldState(this,
-                      {.wait = [copied] { copied.Await(); },
-                       .reads = [begun, copied] { return begun.Passed() && !copied.Passed(); }});
-    const MutexLock lock(&mu_);
-    copied_ = copied;
-    complete_ = true;  // as far as this thread is concerned
-    complete_changed_.SignalAll();
-    return absl::OkStatus();
-  }
+  if (stream_.get().has_value()) return Enqueue();
   copier_ = std::jthread([this] {
     const absl::Status copied = model::CallTorch("the copy for a checkpoint", [this] {
-      CopySections();
+      for (const Turn& turn : turns_) {
+        if (turn.block != nullptr || !frozen_copied_) CopyTurn(turn);
+      }
+      frozen_copied_ = true;
       return absl::OkStatus();
     });
     const MutexLock lock(&mu_);
@@ -140,7 +147,7 @@ absl::Status Snapshot::Begin() {
     complete_ = true;
     complete_changed_.SignalAll();
   });
-  state_->HoldState(this, {.wait = [this] { AwaitCopy(); },
+  state_->HoldState(this, {.wait = [this](const train::StateBlock*) { AwaitCopy(); },
                            .reads =
                                [this] {
                                  const MutexLock lock(&mu_);
@@ -149,12 +156,53 @@ absl::Status Snapshot::Begin() {
   return absl::OkStatus();
 }
 
-void Snapshot::CopySections() {
-  for (Copied& copy : copies_) {
-    if (frozen_copied_ && copy.section.kind == Kind::kWeight) continue;
-    CopyOut(copy.section, copy.array, grid_);
-  }
+absl::Status Snapshot::Enqueue() {
+  const at::Device device = state_->options().device;
+  const train::Moment now = train::Moment::Now(device);
+  const c10::OptionalStreamGuard guard(stream_.get());
+  copied_turns_.clear();
+  std::optional<train::Moment> begun;
+  RETURN_IF_ERROR(model::CallTorch("the copy for a checkpoint", [&] {
+    for (const Turn& turn : turns_) {
+      if (turn.block == nullptr && frozen_copied_) continue;
+      // Not for the passes that the host is ahead with. What does not train was there before them.
+      (turn.block == nullptr ? now : turn.part->updated(turn.block->bucket)).Await();
+      if (!begun.has_value()) begun = train::Moment::Now(device);
+      CopyTurn(turn);
+      if (turn.block != nullptr) copied_turns_[turn.block] = train::Moment::Now(device);
+    }
+    return absl::OkStatus();
+  }));
   frozen_copied_ = true;
+  const train::Moment copied = train::Moment::Now(device);
+  {
+    const MutexLock lock(&mu_);
+    copied_ = copied;
+    complete_ = true;  // as far as this thread is concerned
+    complete_changed_.SignalAll();
+  }
+  // A copy that waits for updates does not read: what keeps these is to be found.
+  state_->HoldState(
+      this, {.wait = [this](const train::StateBlock* block) { AwaitTurn(block); },
+             .reads = [begun = *begun, copied] { return begun.Passed() && !copied.Passed(); }});
+  return absl::OkStatus();
+}
+
+void Snapshot::CopyTurn(const Turn& turn) {
+  for (Copied* copy : turn.copies) CopyOut(copy->section, copy->array, grid_);
+}
+
+void Snapshot::AwaitTurn(const train::StateBlock* block) {
+  if (block == nullptr) {
+    copied_turns_.clear();
+    const MutexLock lock(&mu_);
+    copied_.Await();
+    return;
+  }
+  const auto turn = copied_turns_.find(block);
+  if (turn == copied_turns_.end()) return;
+  turn->second.Await();
+  copied_turns_.erase(turn);
 }
 
 void Snapshot::AwaitCopy() {

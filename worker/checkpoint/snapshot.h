@@ -1,9 +1,11 @@
 // worker/checkpoint/snapshot.h: a copy of what a rank writes of its state, made beside the
 // training.
 //
-// Between the last update of one step and the first of the next the state does not change. So the
-// copy is begun when the step is decided, and the next update waits for it (TrainingState::
-// HoldState). The memory, pinned beside a GPU, is taken once; what does not train is copied once.
+// Between its update of one step and that of the next a bucket's state does not change. So the copy
+// is begun when the step is decided, follows the updates bucket by bucket in their order, and the
+// next update of each waits for what is copied of that one (TrainingState::HoldState): beside a GPU
+// a copy may take as long as a step, and holds nothing up. The memory, pinned there, is taken once;
+// what does not train is copied once.
 //
 // Begin belongs to the thread that trains; Ready, Await and what they speak of to one other.
 #pragma once
@@ -11,6 +13,7 @@
 #include <ATen/ATen.h>
 
 #include <cstddef>
+#include <map>
 #include <memory>
 #include <stop_token>
 #include <thread>
@@ -70,9 +73,19 @@ class Snapshot {
     Section section;
     at::Tensor array;
   };
+  // What is copied of one block, or one part's weights that do not train.
+  struct Turn {
+    const train::PartState* part = nullptr;
+    const train::StateBlock* block = nullptr;  // nullptr: of what does not train
+    std::vector<Copied*> copies;
+  };
+
   Snapshot(train::TrainingState& state, std::vector<Section> sections);
   void Place(PinnedMapping& mapping, int64_t offset);
-  void CopySections();
+  void TakeTurns();
+  void CopyTurn(const Turn& turn);
+  absl::Status Enqueue();
+  void AwaitTurn(const train::StateBlock* block);
   void AwaitCopy();
 
   // Constant after Create.
@@ -80,9 +93,12 @@ class Snapshot {
   std::unique_ptr<PinnedMapping> memory_;  // its own; nullptr: none
   std::byte* grid_ = nullptr;              // where the mapping begins that it copies to
   std::vector<Copied> copies_;
+  std::vector<Turn> turns_;     // of these, in the order of updates; what does not train last
   device::OwnedStream stream_;  // none on CPU
   // Of the thread that trains.
   bool frozen_copied_ = false;
+  // With a stream: of the copy that was begun last, what no update has waited for yet.
+  std::map<const train::StateBlock*, train::Moment> copied_turns_;
   Mutex mu_;
   CondVar complete_changed_;
   bool complete_ ABSL_GUARDED_BY(mu_) = true;  // on CPU

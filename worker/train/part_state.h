@@ -71,7 +71,9 @@ class PartState {
   void AllocateFlat();
   void Allocate(StateBlock& block) const;
 
-  // The moment at which all that the rank updates of a bucket's weights was updated last.
+  // The moment at which all that the rank updates of a bucket's weights was updated last, with the
+  // state of its own shares. An epoch begins with all of them (TrainingState::GoOn).
+  void SetAllUpdated(const Moment& moment) { updated_.assign(parameters_.buckets.size(), moment); }
   void set_updated(int32_t bucket, Moment moment) {
     updated_.resize(std::max(updated_.size(), static_cast<size_t>(bucket) + 1));
     updated_[static_cast<size_t>(bucket)] = std::move(moment);

@@ -95,10 +95,6 @@ void TrainingState::NumberHomes() {
 
 absl::Status TrainingState::Optimize(const plan::Plan& plan, PartState& part, int64_t step,
                                      const Optimizing& how) {
-  {
-    const Waiting for_readers;
-    AwaitReaders();
-  }
   const Moment now = Moment::Now(options_.device);
   if (how.everywhere) {
     if (how.decides) RETURN_IF_ERROR(faults_->Reach(job::FaultPhase::kMirror, step));
@@ -114,6 +110,7 @@ absl::Status TrainingState::Optimize(const plan::Plan& plan, PartState& part, in
     for (StateBlock& block : std::views::reverse(part.blocks())) {
       mirrors |= block.mirrors;
       if (block.mirrors) continue;
+      AwaitReaders(&block);
       Update(plan, part, block, step, /*weights=*/true);
       part.set_updated(block.bucket, Moment::Now(options_.device));
     }
@@ -125,7 +122,9 @@ absl::Status TrainingState::Optimize(const plan::Plan& plan, PartState& part, in
   const c10::OptionalStreamGuard guard(mirror_stream_.get());
   updated_.Await();
   for (StateBlock& block : part.blocks()) {
-    if (block.mirrors) Update(plan, part, block, step, /*weights=*/false);
+    if (!block.mirrors) continue;
+    AwaitReaders(&block);
+    Update(plan, part, block, step, /*weights=*/false);
   }
   MarkApplied(part, /*mirrors=*/true, step);
   mirrored_ = Moment::Now(options_.device);
@@ -136,7 +135,9 @@ void TrainingState::UpdateEverywhere(const plan::Plan& plan, PartState& part, in
   for (auto bucket = static_cast<int32_t>(part.parameters().buckets.size()) - 1; bucket >= 0;
        --bucket) {
     for (StateBlock& block : part.blocks()) {
-      if (block.bucket == bucket) Update(plan, part, block, step, /*weights=*/true);
+      if (block.bucket != bucket) continue;
+      AwaitReaders(&block);
+      Update(plan, part, block, step, /*weights=*/true);
     }
     part.set_updated(bucket, Moment::Now(options_.device));
   }
@@ -161,10 +162,9 @@ bool TrainingState::IsRead() const {
                      [](const auto& entry) { return entry.second.reads(); });
 }
 
-void TrainingState::AwaitReaders() {
-  for (auto& [reader, how] : readers_) {
-    if (const auto wait = std::exchange(how.wait, nullptr)) wait();
-  }
+void TrainingState::AwaitReaders(const StateBlock* block) {
+  const Waiting for_readers;
+  for (const auto& [reader, how] : readers_) how.wait(block);
 }
 
 void TrainingState::AwaitUpdates() {
@@ -276,6 +276,7 @@ absl::Status TrainingState::GoOn(const plan::Plan& plan, const Start& start) {
     }
     for (const int32_t home : behind) kernels_->MarkApplied(home, step);
     part->Recast();
+    part->SetAllUpdated(Moment::Now(options_.device));
   }
   reduced_step_ = 0;
   return absl::OkStatus();
@@ -293,7 +294,7 @@ absl::Status TrainingState::Leave(const plan::Plan& before) {
                                                       kernels_->applied(home),
                                                       ", the last decided one is ", decided_.step));
   }
-  AwaitReaders();
+  AwaitReaders(nullptr);
   for (const auto& part : parts_) loose_.Add(before, *part);
   parts_.clear();
   layout_.clear();

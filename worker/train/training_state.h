@@ -172,10 +172,11 @@ class TrainingState {
                               const BulkGroup& group);
 
   // Who reads the state of the last decided step beside what is enqueued next, on the thread that
-  // trains: before any of it is changed `wait` is called, once, to make the current stream (on CPU
-  // the thread) wait for the reader; `reads` says whether he still reads.
+  // trains: before a block is changed `wait` is called with it, to make the current stream (on CPU
+  // the thread) wait until the reader is done with that one; nullptr: with all. `reads` says
+  // whether he still reads.
   struct Reader {
-    std::function<void()> wait;
+    std::function<void(const StateBlock* block)> wait;
     std::function<bool()> reads;
   };
   void HoldState(const void* reader, Reader how);
@@ -226,7 +227,7 @@ class TrainingState {
   // Whether it knows of steps by itself: a rank without state decides alone and may be anywhere.
   bool HoldsState() const { return !parts_.empty() || !loose_.empty(); }
   absl::Status CheckStart(const Start& start) const;
-  void AwaitReaders();
+  void AwaitReaders(const StateBlock* block);
   void Update(const plan::Plan& plan, PartState& part, StateBlock& block, int64_t step,
               bool weights);
   // Of own shares and of those that it mirrors, bucket by bucket, on the current stream.

@@ -3,6 +3,7 @@
 
 #include <cmath>
 #include <string>
+#include <vector>
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -189,26 +190,46 @@ TEST_F(AdoptedStateTest, GoOnElsewhere_IsRefused) {
   EXPECT_THAT(adopted->GoOn(plan_, {}).message(), HasSubstr("last decided step is 7"));
 }
 
-TEST_F(TrainingStateTest, HeldState_IsAwaitedOnceBeforeItChanges) {
-  int32_t waited = 0;
-  const at::Tensor before = Weights(state_);
-  state_.HoldState(this, {.wait =
-                              [&] {
-                                ++waited;
-                                EXPECT_TRUE(at::equal(Weights(state_), before));
-                              },
+// Each block by itself, so that who copies state may go through it beside the updates.
+TEST(HeldStateTest, Optimize_AwaitsReadersBlockByBlock_EachBeforeItChanges) {
+  job::JobSpec spec =
+      support::AJob().Module("language", support::Llama({.layers = 1}), {.dp = 2}).Batch(2, 1);
+  const plan::Plan plan = *plan::MakePlan(spec, plan::MakeCluster(1, 2), Epoch{1});
+  const auto state = *TrainingState::Create(plan, Rank{0}, {});
+  PartState& part = *state->parts()[0];
+  ASSERT_EQ(part.blocks().size(), 2);  // its own and what it mirrors of the other
+  const auto changed = [](const StateBlock& block) {
+    return block.first_moment.abs().sum().item<double>() > 0;
+  };
+  std::vector<const StateBlock*> waited;
+  state->HoldState(&waited, {.wait =
+                                 [&](const StateBlock* block) {
+                                   ASSERT_NE(block, nullptr);
+                                   EXPECT_FALSE(changed(*block));
+                                   for (const StateBlock* before : waited)
+                                     EXPECT_TRUE(changed(*before));
+                                   waited.push_back(block);
+                                 },
+                             .reads = [] { return true; }});
+  part.gradients().fill_(0.01);
+  state->kernels().SetDecision(Of(1));
+  ASSERT_TRUE(state->Optimize(plan, part, 1, {}).ok());
+  EXPECT_THAT(waited, testing::ElementsAre(&part.blocks()[0], &part.blocks()[1]));
+}
+
+TEST_F(TrainingStateTest, HeldState_ThatLeavesItsLayout_IsAwaitedAsAWhole) {
+  std::vector<const StateBlock*> waited;
+  state_.HoldState(this, {.wait = [&](const StateBlock* block) { waited.push_back(block); },
                           .reads = [] { return true; }});
-  Run(1, state_, Of(1));
-  Run(2, state_, Of(2));
-  EXPECT_EQ(waited, 1);
-  EXPECT_FALSE(at::equal(Weights(state_), before));
+  ASSERT_TRUE(state_.Leave(plan_).ok());
+  EXPECT_THAT(waited, testing::ElementsAre(nullptr));
 }
 
 // A device that waits for a reader is no device that stands still.
 TEST_F(TrainingStateTest, HeldState_IsReadUntilTheReaderSaysOtherwise) {
   EXPECT_FALSE(state_.IsRead());
   bool reads = true;
-  state_.HoldState(this, {.wait = [] {}, .reads = [&reads] { return reads; }});
+  state_.HoldState(this, {.wait = [](const StateBlock*) {}, .reads = [&reads] { return reads; }});
   Run(1, state_, Of(1));
   EXPECT_TRUE(state_.IsRead());
   reads = false;
