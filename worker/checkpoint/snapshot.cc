@@ -117,7 +117,7 @@ void Snapshot::TakeTurns() {
   }
   const auto trained_end = std::stable_partition(
       turns_.begin(), turns_.end(), [](const Turn& turn) { return turn.block != nullptr; });
-  // Parts are updated in their order, the buckets of each from the last one on.
+  // The buckets of a part are updated from the last one on.
   for (auto first = turns_.begin(); first != trained_end;) {
     const auto end = std::find_if(first, trained_end,
                                   [&](const Turn& turn) { return turn.part != first->part; });
@@ -158,16 +158,19 @@ absl::Status Snapshot::Begin() {
 
 absl::Status Snapshot::Enqueue() {
   const at::Device device = state_->options().device;
-  const train::Moment now = train::Moment::Now(device);
   const c10::OptionalStreamGuard guard(stream_.get());
   copied_turns_.clear();
-  std::optional<train::Moment> begun;
+  std::optional<train::Moment> first;
   RETURN_IF_ERROR(model::CallTorch("the copy for a checkpoint", [&] {
     for (const Turn& turn : turns_) {
       if (turn.block == nullptr && frozen_copied_) continue;
-      // Not for the passes that the host is ahead with. What does not train was there before them.
-      (turn.block == nullptr ? now : turn.part->updated(turn.block->bucket)).Await();
-      if (!begun.has_value()) begun = train::Moment::Now(device);
+      // Not for the passes that the host is ahead with.
+      if (turn.block == nullptr) {
+        turn.part->begun().Await();
+      } else {
+        turn.part->updated(turn.block->bucket).Await();
+      }
+      if (!first.has_value()) first = train::Moment::Now(device);
       CopyTurn(turn);
       if (turn.block != nullptr) copied_turns_[turn.block] = train::Moment::Now(device);
     }
@@ -182,9 +185,10 @@ absl::Status Snapshot::Enqueue() {
     complete_changed_.SignalAll();
   }
   // A copy that waits for updates does not read: what keeps these is to be found.
-  state_->HoldState(
-      this, {.wait = [this](const train::StateBlock* block) { AwaitTurn(block); },
-             .reads = [begun = *begun, copied] { return begun.Passed() && !copied.Passed(); }});
+  const train::Moment begun = first.value_or(copied);  // nothing trains, and all was copied before
+  state_->HoldState(this,
+                    {.wait = [this](const train::StateBlock* block) { AwaitTurn(block); },
+                     .reads = [begun, copied] { return begun.Passed() && !copied.Passed(); }});
   return absl::OkStatus();
 }
 

@@ -3,9 +3,9 @@
 //
 // Between its update of one step and that of the next a bucket's state does not change. So the copy
 // is begun when the step is decided, follows the updates bucket by bucket in their order, and the
-// next update of each waits for what is copied of that one (TrainingState::HoldState): beside a GPU
-// a copy may take as long as a step, and holds nothing up. The memory, pinned there, is taken once;
-// what does not train is copied once.
+// next update of each waits for what is copied of it (TrainingState::HoldState): beside a GPU a
+// copy may take as long as a step, and holds up no update before its own bucket's. The memory,
+// pinned there, is taken once; what does not train is copied once.
 //
 // Begin belongs to the thread that trains; Ready, Await and what they speak of to one other.
 #pragma once

@@ -124,7 +124,8 @@ PartState::PartState(WithoutMemory, const plan::Plan& plan, const plan::Place& p
 PartState::PartState(const plan::Plan& plan, const plan::Place& place, int32_t chunk,
                      const BufferOptions& options)
     : PartState(WithoutMemory(), plan, place, chunk, options) {
-  AllocateFlat();
+  AllocateWeights();
+  AllocateGradients();
   for (StateBlock& block : blocks_) Allocate(block);
 }
 
@@ -158,14 +159,17 @@ void PartState::OutlineBlocks(const plan::Reduction& reduction) {
     std::move(blocks.begin(), blocks.end(), std::back_inserter(blocks_));
 }
 
-void PartState::AllocateFlat() {
-  const auto on_device = at::TensorOptions().device(options_.device);
-  if (!weights_.defined())
-    weights_ = at::zeros({parameters_.elements}, on_device.dtype(options_.compute));
-  if (trains() && !gradients_.defined()) {
-    gradients_ =
-        at::zeros({parameters_.trained_extent}, on_device.dtype(GradientType(options_.compute)));
-  }
+void PartState::AllocateWeights() {
+  if (weights_.defined()) return;
+  weights_ = at::zeros({parameters_.elements},
+                       at::TensorOptions().device(options_.device).dtype(options_.compute));
+}
+
+void PartState::AllocateGradients() {
+  if (!trains() || gradients_.defined()) return;
+  gradients_ =
+      at::zeros({parameters_.trained_extent},
+                at::TensorOptions().device(options_.device).dtype(GradientType(options_.compute)));
 }
 
 void PartState::Allocate(StateBlock& block) const {

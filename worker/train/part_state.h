@@ -68,12 +68,18 @@ class PartState {
   bool weights_are_masters() const { return options_.compute == GradientType(options_.compute); }
 
   // Of an outline: zeros, where there is none yet.
-  void AllocateFlat();
+  void AllocateWeights();
+  void AllocateGradients();
   void Allocate(StateBlock& block) const;
 
-  // The moment at which all that the rank updates of a bucket's weights was updated last, with the
-  // state of its own shares. An epoch begins with all of them (TrainingState::GoOn).
-  void SetAllUpdated(const Moment& moment) { updated_.assign(parameters_.buckets.size(), moment); }
+  // The moment at which an epoch began with all of it (TrainingState::GoOn).
+  void SetBegun(const Moment& moment) {
+    begun_ = moment;
+    updated_.assign(parameters_.buckets.size(), moment);
+  }
+  Moment begun() const { return begun_; }
+  // That at which all that the rank updates of a bucket's weights was updated last, with the state
+  // of its own shares.
   void set_updated(int32_t bucket, Moment moment) {
     updated_.resize(std::max(updated_.size(), static_cast<size_t>(bucket) + 1));
     updated_[static_cast<size_t>(bucket)] = std::move(moment);
@@ -103,6 +109,7 @@ class PartState {
   at::Tensor weights_;
   at::Tensor gradients_;
   std::vector<StateBlock> blocks_;
+  Moment begun_;
   std::vector<Moment> updated_;  // by bucket
 };
 

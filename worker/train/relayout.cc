@@ -300,7 +300,7 @@ absl::Status Relayout::Assemble() {
       part->weights() = loose_.FlatsOf(id).back().weights;
       if (stays) part->gradients() = loose_.FlatsOf(id).back().gradients;
     }
-    part->AllocateFlat();
+    part->AllocateWeights();
   }
   for (const auto& [id, needs] : needs_) {
     for (const Need& need : needs) {
@@ -318,6 +318,8 @@ absl::Status Relayout::Assemble() {
       if (!block.mirrors && part->weights_are_masters()) block.master = at::Tensor();
     }
   }
+  // Behind masters that are weights from now on, so that both are never there at once.
+  for (const auto& part : parts_) part->AllocateGradients();
   loose_ = LooseState();
   return absl::OkStatus();
 }

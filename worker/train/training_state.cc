@@ -276,7 +276,7 @@ absl::Status TrainingState::GoOn(const plan::Plan& plan, const Start& start) {
     }
     for (const int32_t home : behind) kernels_->MarkApplied(home, step);
     part->Recast();
-    part->SetAllUpdated(Moment::Now(options_.device));
+    part->SetBegun(Moment::Now(options_.device));
   }
   reduced_step_ = 0;
   return absl::OkStatus();

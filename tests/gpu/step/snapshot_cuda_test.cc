@@ -38,6 +38,7 @@ class SnapshotCudaTest : public testing::Test {
 
   void Train(int64_t step) {
     train::PartState& part = *state_->parts()[0];
+    state_->AwaitUpdates();  // they read the gradients
     part.gradients().fill_(0.01 * static_cast<double>(step));
     const train::Decision decision{
         .step = step, .verdict = train::Verdict::kCommitted, .gradient_scale = 0.25};
@@ -82,6 +83,47 @@ TEST_F(SnapshotCudaTest, CopyThatStepsGoOnBeside_HasTheStateOfItsStep) {
   ASSERT_TRUE(quiet->Begin().ok());
   ASSERT_TRUE(quiet->Await(std::stop_token()).ok());
   EXPECT_NE(std::memcmp(memory->data(), quiet_memory->data(), bytes), 0);
+}
+
+TEST_F(SnapshotCudaTest, NextUpdateOfABucket_WaitsForTheCopyOfNoOther) {
+  const auto memory = Memory();
+  const auto snapshot = Snapshot::Into(*memory, 0, *state_, sections_);
+  Train(1);
+  ASSERT_TRUE(device::AwaitDevice(absl::Minutes(1)).ok());
+  train::PartState& part = *state_->parts()[0];
+  const size_t buckets = part.parameters().buckets.size();
+  ASSERT_GT(buckets, 2);
+  ASSERT_TRUE(snapshot->Begin().ok());
+  Train(2);
+  const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(30);
+  while (!part.updated(buckets - 1).Passed() && std::chrono::steady_clock::now() < deadline)
+    std::this_thread::yield();
+  EXPECT_TRUE(part.updated(buckets - 1).Passed());
+  EXPECT_FALSE(*snapshot->Done());
+  EXPECT_TRUE(state_->IsRead());
+  ASSERT_TRUE(snapshot->Await(std::stop_token()).ok());
+  EXPECT_FALSE(state_->IsRead());
+}
+
+// What does not train is copied once: there is nothing to wait for, or to copy, the next time.
+TEST_F(SnapshotCudaTest, CopyOfWhatDoesNotTrain_IsThereAgainAtOnce) {
+  job::JobSpec spec = plan_.spec;
+  spec.modules[0].frozen = true;
+  const auto plan = plan::MakePlan(spec, plan::MakeCluster(1, 1), Epoch{1});
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  const auto state = *train::TrainingState::Create(*plan, Rank{0}, options_);
+  ASSERT_TRUE(state->GoOn(*plan, {}).ok());
+  const auto snapshot = *Snapshot::Create(*plan, *state);
+  ASSERT_GT(snapshot->bytes(), 0);
+  at::cuda::sleep(kBusyCycles);
+  const train::Moment passes = train::Moment::Now(options_.device);
+  for (int i = 0; i < 2; ++i) {
+    ASSERT_TRUE(snapshot->Begin().ok());
+    ASSERT_TRUE(snapshot->Await(std::stop_token()).ok());
+    EXPECT_FALSE(state->IsRead());
+  }
+  EXPECT_FALSE(passes.Passed());
+  ASSERT_TRUE(device::AwaitDevice(absl::Minutes(1)).ok());
 }
 
 TEST_F(SnapshotCudaTest, Copy_DoesNotWaitForThePassesThatTheHostIsAheadWith) {
