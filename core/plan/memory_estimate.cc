@@ -52,12 +52,6 @@ struct PlaceMemory {
   int64_t mirrored = 0;  // what a mirror of the place's optimizer state takes, in bytes
 };
 
-// Of one element at its primary home, where weights that are wide enough are the master.
-int64_t PrimaryStateBytes(job::Precision compute) {
-  const int64_t bytes = BytesOf(compute);
-  return StateBytes(compute) - (bytes >= kMasterBytesMin ? bytes : 0);
-}
-
 // `load`: where replicas have several widths.
 void AddPart(const Plan& plan, const Place& place, int32_t chunk, const HomeLoad* load,
              PartSizes& sizes, PlaceMemory* memory) {
@@ -207,6 +201,11 @@ std::vector<MemoryEstimate> EstimateAll(const Plan& plan, const SampleShape* sam
 
 int64_t StateBytes(job::Precision compute) {
   return 3 * std::max(kMasterBytesMin, BytesOf(compute));
+}
+
+int64_t PrimaryStateBytes(job::Precision compute) {
+  const int64_t bytes = BytesOf(compute);
+  return StateBytes(compute) - (bytes >= kMasterBytesMin ? bytes : 0);
 }
 
 MemoryEstimate EstimateMemory(const Plan& plan, Rank rank, const SampleShape& samples) {

@@ -14,6 +14,7 @@ namespace phalanx::plan {
 // Of one element's optimizer state: its master and its two moments. At a primary home weights that
 // are not narrower than the master are the master (worker/train/state_block.h).
 int64_t StateBytes(job::Precision compute);
+int64_t PrimaryStateBytes(job::Precision compute);
 
 // How memory of the host is laid out: a page with a header before each copy of optimizer state, and
 // sections (of a part its masters, its first moments, ...) at such boundaries.

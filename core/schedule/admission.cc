@@ -223,11 +223,7 @@ absl::Status OfMirrors(const job::JobSpec& spec, const plan::Plan& as_written,
   return misfit;
 }
 
-// The plan that is admitted, and what losing devices of it costs, of which it has no notes yet.
-struct Admitted {
-  plan::Plan plan;
-  Losses losses;
-};
+// The plan has no notes of its losses yet.
 absl::StatusOr<Admitted> Admit(const job::JobSpec& spec, const plan::Cluster& cluster,
                                const plan::MemoryLimits& limits, Epoch epoch,
                                plan::PartSizes& sizes) {
@@ -283,11 +279,10 @@ absl::StatusOr<plan::Plan> AdmitJob(const job::JobSpec& spec, const plan::Cluste
   return std::move(admitted.plan);
 }
 
-absl::StatusOr<plan::Plan> AdmitWithoutRisks(const job::JobSpec& spec, const plan::Cluster& cluster,
-                                             const plan::MemoryLimits& limits, Epoch epoch,
-                                             plan::PartSizes& sizes) {
-  ASSIGN_OR_RETURN(Admitted admitted, Admit(spec, cluster, limits, epoch, sizes));
-  return std::move(admitted.plan);
+absl::StatusOr<Admitted> AdmitWithoutRisks(const job::JobSpec& spec, const plan::Cluster& cluster,
+                                           const plan::MemoryLimits& limits, Epoch epoch,
+                                           plan::PartSizes& sizes) {
+  return Admit(spec, cluster, limits, epoch, sizes);
 }
 
 absl::StatusOr<plan::Plan> AdmitWithout(const plan::Plan& healthy, absl::Span<const Rank> lost,

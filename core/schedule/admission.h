@@ -25,6 +25,7 @@
 #include "core/plan/memory_fit.h"
 #include "core/plan/part_sizes.h"
 #include "core/plan/plan.h"
+#include "core/schedule/losses.h"
 
 namespace phalanx::schedule {
 
@@ -45,9 +46,13 @@ absl::StatusOr<plan::Plan> AdmitJob(const job::JobSpec& spec, const plan::Cluste
 
 // The same for who asks of many plans of one job on one cluster, without notes of what losing
 // devices costs, which take as long as all else.
-absl::StatusOr<plan::Plan> AdmitWithoutRisks(const job::JobSpec& spec, const plan::Cluster& cluster,
-                                             const plan::MemoryLimits& limits, Epoch epoch,
-                                             plan::PartSizes& sizes);
+struct Admitted {
+  plan::Plan plan;
+  Losses losses;  // what it comes to
+};
+absl::StatusOr<Admitted> AdmitWithoutRisks(const job::JobSpec& spec, const plan::Cluster& cluster,
+                                           const plan::MemoryLimits& limits, Epoch epoch,
+                                           plan::PartSizes& sizes);
 
 // What is left of a plan that was admitted for a job that begins without the places `lost`
 // (plan::PlanWithout), within the same limits. Its notes are those of what was lowered, and of what

@@ -103,7 +103,7 @@ class Search {
     RETURN_IF_ERROR(LookAtPending(layouts));
     if (written_.empty()) return NothingFits(layouts.empty());
     RETURN_IF_ERROR(Admit(layouts));
-    PutSimplestFirst();
+    PutChoiceFirst();
     for (Found& found : best_) Keep(std::move(found.proposal));
     return std::move(result_);
   }
@@ -126,8 +126,20 @@ class Search {
         written_.size() < wanted_ ? kAnyStep : written_[wanted_ - 1].proposal.step;
     return std::min(of_written, LastOfBest() / kGlanceShort);
   }
+  // What takes longer is none of the best, nor worth it for the losses that it survives.
   double LastOfBest() const {
-    return best_.size() < options_.best ? kAnyStep : best_.back().proposal.step;
+    if (best_.size() < options_.best) return kAnyStep;
+    const double last = best_.back().proposal.step;
+    return MostSurvived() == Survived::kAny ? last : std::max(last, LongestWorthALoss());
+  }
+  double LongestWorthALoss() const { return best_.front().proposal.step * kWorthALoss; }
+  Survived MostSurvived() const {
+    Survived most = Survived::kNone;
+    for (const Found& found : best_) {
+      if (found.proposal.step <= LongestWorthALoss())
+        most = std::max(most, found.proposal.survives);
+    }
+    return most;
   }
 
   // What of the pending layouts is among the first `wanted_` as written.
@@ -258,7 +270,13 @@ class Search {
       best_.erase(same);
     }
     Insert(std::move(found), &best_);
-    if (best_.size() > options_.best) best_.pop_back();
+    if (best_.size() <= options_.best) return;
+    // Who alone survives as much stays in another's place.
+    const Survived most = MostSurvived();
+    const auto alike = [most](const Found& one) { return one.proposal.survives == most; };
+    const bool stays = best_.back().proposal.step <= LongestWorthALoss() && alike(best_.back()) &&
+                       std::count_if(best_.begin(), best_.end(), alike) == 1;
+    best_.erase(best_.end() - (stays ? 2 : 1));
   }
 
   static void Insert(Found found, std::vector<Found>* ordered) {
@@ -268,20 +286,23 @@ class Search {
     ordered->insert(place, std::move(found));
   }
 
-  // Of those that a simulation does not tell from the fastest.
-  void PutSimplestFirst() {
+  // Of those that are not much slower than the fastest those that survive most, and of these, as
+  // far as a simulation does not tell them from their fastest, the one with the fewest parts.
+  void PutChoiceFirst() {
+    const Survived most = MostSurvived();
+    const auto survives = [most](const Found& found) { return found.proposal.survives >= most; };
     const auto parts = [](const Found& found) {
       int64_t sum = 0;
       for (const job::Module& module : found.proposal.spec.modules)
         sum += int64_t{module.parallel.tp} * module.parallel.pp;
       return sum;
     };
-    const double nearly = best_.front().proposal.step * kNearlyEqual;
-    const auto end = std::find_if(best_.begin(), best_.end(),
-                                  [&](const Found& found) { return found.proposal.step > nearly; });
-    const auto simplest = std::min_element(
-        best_.begin(), end, [&](const Found& a, const Found& b) { return parts(a) < parts(b); });
-    std::rotate(best_.begin(), simplest, simplest + 1);
+    auto choice = std::find_if(best_.begin(), best_.end(), survives);
+    const double nearly = std::min(choice->proposal.step * kNearlyEqual, LongestWorthALoss());
+    for (auto other = choice; other != best_.end() && other->proposal.step <= nearly; ++other) {
+      if (survives(*other) && parts(*other) < parts(*choice)) choice = other;
+    }
+    std::rotate(best_.begin(), choice, choice + 1);
   }
 
   void Keep(Proposal proposal) {
@@ -319,13 +340,20 @@ class Search {
                         options_.devices, options_.devices == 1 ? " device" : " devices");
   }
 
-  // Degrees that a violation names are those of the first layout: nobody wrote them.
+  bool IsOpen(const std::string& module) const {
+    for (size_t i = 0; i < space_.open.size(); ++i) {
+      if (module == absl::StrCat("spec.modules[", i, "]")) return space_.open[i];
+    }
+    return false;
+  }
+
+  // Degrees of modules that were searched are those of the first layout: nobody wrote them.
   absl::Status OfTheFirst(const absl::Status& unsound) const {
     std::vector<Violation> violations = ViolationsOf(unsound);
     if (violations.empty()) return unsound;
     for (Violation& violation : violations) {
       const std::vector<std::string> parts = absl::StrSplit(violation.field, ".parallel.");
-      if (parts.size() != 2) continue;
+      if (parts.size() != 2 || !IsOpen(parts[0])) continue;
       violation = {.field = absl::StrCat(parts[0], ".parallel"),
                    .rule = absl::StrCat("none of ", Layouts(), " can be submitted; the first has ",
                                         parts[1], " ", violation.value, ": ", violation.rule)};

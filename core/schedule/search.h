@@ -45,6 +45,8 @@ inline constexpr int32_t kSearchDevicesMax = 4096;
 inline constexpr int32_t kSearchModulesMax = 8;
 // Steps that count as equal, as a factor.
 inline constexpr double kNearlyEqual = 1.005;
+// So much longer a step may take of which more losses of devices are survived.
+inline constexpr double kWorthALoss = 1.02;
 
 // By which layouts are looked at.
 struct SearchThreads {
@@ -85,6 +87,10 @@ struct StepParts {
   double update = 0;     // reduction, optimizer and gather, as far as no pass hides them
 };
 
+// Of the devices of a plan, whose loss training survives where it stands, of one at a time
+// (core/schedule/losses.h).
+enum class Survived { kNone, kSome, kAny };
+
 struct Proposal {
   // The job under this layout: degrees, ranks and offsets, recomputation, batch.micro, schedule and
   // resources.devices are chosen, everything else is as it was.
@@ -95,7 +101,8 @@ struct Proposal {
   double clock_mhz = 0;    // of the rank that keeps up the lowest; 0: not known
   int64_t memory = 0;      // bytes of the rank that needs most, with what no estimate counts
   StepParts parts;
-  std::string slower;  // why it comes behind the one before it; empty for the first
+  Survived survives = Survived::kAny;  // as admitted; else not known
+  std::string slower;                  // why it comes behind the one before it; empty for the first
 };
 
 struct SearchResult {

@@ -57,6 +57,11 @@ std::vector<int64_t> MicrosOf(const job::JobSpec& spec, const SearchLayout& layo
   return {micros.begin(), micros.end()};
 }
 
+Survived SurvivedOf(const Losses& losses) {
+  if (losses.costly.empty()) return Survived::kAny;
+  return losses.costly.size() < losses.looked_at.size() ? Survived::kSome : Survived::kNone;
+}
+
 void PutLeastFirst(std::vector<std::pair<double, Setting>>* ways) {
   std::stable_sort(ways->begin(), ways->end(),
                    [](const auto& a, const auto& b) { return a.first < b.first; });
@@ -93,10 +98,11 @@ double LayoutLook::MemoryBoundOf(const SearchLayout& layout) const {
   std::vector<double> spans(layout.sizes.size(), 0);
   const auto bytes = static_cast<double>(plan::BytesOf(spec_.compute));
   const double wide = std::max(4.0, bytes);
+  const auto state = static_cast<double>(plan::PrimaryStateBytes(spec_.compute));
   for (size_t i = 0; i < spec_.modules.size(); ++i) {
     const Degrees& degrees = layout.degrees[i];
     const int32_t cp = space_.open[i] ? 1 : spec_.modules[i].parallel.cp;
-    const double trained = spec_.modules[i].frozen ? 0 : wide + 3 * wide / (degrees.dp * cp);
+    const double trained = spec_.modules[i].frozen ? 0 : wide + state / (degrees.dp * cp);
     spans[static_cast<size_t>(layout.span_of[i])] +=
         parameters_[i] / (degrees.tp * degrees.pp) * (bytes + trained);
   }
@@ -169,10 +175,13 @@ absl::StatusOr<std::optional<Found>> LayoutLook::Admit(const Found& written,
                                                        double most) {
   job::JobSpec spec = written.proposal.spec;
   spec.resources.devices = std::max(spec.resources.devices, spec.World());
-  ASSIGN_OR_RETURN(plan::Plan plan, AdmitWithoutRisks(spec, cluster_, limits, Epoch{1}, sizes_));
+  ASSIGN_OR_RETURN(Admitted admitted, AdmitWithoutRisks(spec, cluster_, limits, Epoch{1}, sizes_));
   plans_.Forget();
-  return FoundOf(std::move(plan), written.index, Care::kWhole,
-                 options_.use_bounds ? most / kRounding : kAnyStep);
+  ASSIGN_OR_RETURN(std::optional<Found> found,
+                   FoundOf(std::move(admitted.plan), written.index, Care::kWhole,
+                           options_.use_bounds ? most / kRounding : kAnyStep));
+  if (found.has_value()) found->proposal.survives = SurvivedOf(admitted.losses);
+  return found;
 }
 
 absl::StatusOr<std::optional<Found>> LayoutLook::BestWay(const SearchLayout& layout,
@@ -187,10 +196,9 @@ absl::StatusOr<std::optional<Found>> LayoutLook::BestWay(const SearchLayout& lay
     RETURN_IF_ERROR(go_on());
     if (!plans_.Fits(way)) {
       if (!some_fits && !plans_.LeastFits(setting)) return std::nullopt;
-      some_fits = fits_ = true;
+      some_fits = true;
       continue;
     }
-    fits_ = true;
     if (!is_sound_.has_value()) is_sound_ = IsSound(layout, plans_.laid());
     if (!*is_sound_) return std::nullopt;
     ASSIGN_OR_RETURN(std::optional<Found> one,
@@ -244,17 +252,14 @@ absl::StatusOr<Looked> LayoutLook::Look(const SearchLayout& layout, size_t index
   if (settings.empty()) return Looked{};
   if (TooSlow(settings.front().first)) return Looked{.slow = slow_};
   const job::JobSpec laid = WithLayout(spec_, space_, layout);
-  fits_ = false;
   is_sound_ = std::nullopt;
   plans_.Begin(laid);
   RETURN_IF_ERROR(LookUnder(settings, layout, index, go_on));
   // A setting under which mirrors do not fit may be faster than those under which they do.
-  // Admission moves homes where microbatches cannot be smaller, and lowers more where a loss leaves
-  // no room.
-  const int32_t tp = layout.degrees[static_cast<size_t>(spec_.language)].tp;
-  const double room = fits_ && tp > 1 ? 1 - 1.0 / tp : 1;
+  // Admission moves homes where microbatches cannot be smaller; where a loss leaves no room it may
+  // lower more, so both are admitted.
   const double mirrored_slow = looked_.found.has_value() ? kAnyStep : slow_;
-  if (is_sound_ != false && plans_.MoveHomes(room)) {
+  if (is_sound_ != false && plans_.MoveHomes()) {
     const std::optional<Found> mirrored = looked_.found;
     std::vector<Way> smallest;
     for (const Way& way : settings) {

@@ -115,11 +115,10 @@ class LayoutLook {
   plan::PartSizes sizes_;  // of layouts that are admitted
   KnownUpdates updates_;
   // Of the layout that is looked at: what is of interest, the least of what is known of settings
-  // that were too slow, what has come of it so far, whether some setting fits, and whether it could
-  // be submitted, which nobody asks before one does.
+  // that were too slow, what has come of it so far, and whether it could be submitted, which nobody
+  // asks before some setting fits.
   double threshold_ = kAnyStep, slow_ = kAnyStep;
   Looked looked_;
-  bool fits_ = false;
   std::optional<bool> is_sound_;
 };
 

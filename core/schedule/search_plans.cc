@@ -32,10 +32,9 @@ void SearchPlans::Begin(const job::JobSpec& laid) {
   least_memory_ = std::numeric_limits<double>::infinity();
 }
 
-bool SearchPlans::MoveHomes(double room) {
+bool SearchPlans::MoveHomes() {
   if (misfits_.empty() || !has_mirrors_ || !LeavesHomesOpen(*laid_)) return false;
   moved_ = true;
-  room_ = static_cast<int64_t>(room * static_cast<double>(device_memory_));
   drafts_.clear();
   misfits_.clear();
   return true;
@@ -44,7 +43,6 @@ bool SearchPlans::MoveHomes(double room) {
 void SearchPlans::Forget() {
   laid_ = nullptr;
   has_mirrors_ = moved_ = false;
-  room_ = device_memory_;
   drafts_.clear();
   states_.clear();
   activations_.clear();
@@ -162,7 +160,7 @@ bool SearchPlans::IsTooLarge(const Setting& setting) {
                         static_cast<double>(setting.micro) /
                         static_cast<double>(other.setting.micro);
     const double sure = kept / (setting.schedule.chunks > 1 ? 4 : 2);
-    return rest + sure > static_cast<double>(room_);
+    return rest + sure > static_cast<double>(device_memory_);
   });
 }
 
@@ -177,7 +175,7 @@ bool SearchPlans::Fits(const Setting& setting) {
   if (drafted == nullptr) return false;
   if (device_memory_ == 0) return true;
   const Need need = NeedOf(*drafted);
-  if (need.total <= room_) {
+  if (need.total <= device_memory_) {
     if (!moved_) with_mirrors_.push_back(setting);
     return true;
   }

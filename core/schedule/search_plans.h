@@ -29,9 +29,9 @@ class SearchPlans {
   // What is asked next is of this layout of the job, which outlives that.
   void Begin(const job::JobSpec& laid);
   // What is asked next is of that layout with second homes in host memory instead of mirrors, as
-  // admission has them where mirrors do not fit, and fits `room` of the memory, a share. False: all
-  // that was asked for fits, the job does not leave them open, or no module has mirrors.
-  bool MoveHomes(double room);
+  // admission has them where mirrors do not fit. False: all that was asked for fits, the job does
+  // not leave them open, or no module has mirrors.
+  bool MoveHomes();
   // What is asked next is of a plan that comes from elsewhere.
   void Forget();
 
@@ -99,7 +99,6 @@ class SearchPlans {
   const job::JobSpec* laid_ = nullptr;
   bool has_mirrors_ = false;                         // any plan of this layout
   bool moved_ = false;                               // second homes are in host memory
-  int64_t room_ = 0;                                 // bytes of a device that may be needed
   std::deque<Drafted> drafts_;                       // by schedule
   std::map<Division, std::vector<int64_t>> states_;  // bytes of each rank beside activations
   // Bytes of each rank that a module keeps under a schedule, micro batch and recomputation.

@@ -146,7 +146,11 @@ std::string WhySlower(const Proposal& faster, const Proposal& slower) {
   const StepParts &a = faster.parts, &b = slower.parts;
   const double more[] = {b.compute - a.compute, b.recompute - a.recompute, b.tensor - a.tensor,
                          b.waiting - a.waiting, b.update - a.update};
-  if (slower.step <= faster.step) return "is as fast to half a percent, with more ranks or stages";
+  if (slower.step <= faster.step) {
+    return slower.survives < faster.survives
+               ? "is no slower, but the loss of more devices costs steps"
+               : "is as fast to half a percent, with more ranks or stages";
+  }
   const auto* most = std::max_element(std::begin(more), std::end(more));
   // Nothing tells them apart but memory.
   if (*most < std::min(kSecondsTold, kPartTold * slower.step))

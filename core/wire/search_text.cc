@@ -54,6 +54,18 @@ Tree ModuleTree(const job::Module& module) {
                       {"recompute", TextTree(RecomputeName(module.recompute))}});
 }
 
+const char* SurvivedName(schedule::Survived survives) {
+  switch (survives) {
+    case schedule::Survived::kNone:
+      return "none";
+    case schedule::Survived::kSome:
+      return "some";
+    case schedule::Survived::kAny:
+      break;
+  }
+  return "any";
+}
+
 Tree ProposalTree(const Proposal& proposal) {
   std::vector<Tree> modules;
   for (const job::Module& module : proposal.spec.modules) modules.push_back(ModuleTree(module));
@@ -63,6 +75,7 @@ Tree ProposalTree(const Proposal& proposal) {
       {{"step", NumberTree(proposal.step)},
        {"memory", NumberTree(proposal.memory)},
        {"bubble", NumberTree(proposal.bubble)},
+       {"survives", TextTree(SurvivedName(proposal.survives))},
        {"clock_mhz", proposal.clock_mhz > 0 ? NumberTree(proposal.clock_mhz) : Tree()},
        {"micro", NumberTree(proposal.spec.batch.micro)},
        {"schedule",
@@ -168,18 +181,20 @@ std::string SearchTable(const schedule::SearchResult& result,
   if (options.device_memory == 0) {
     absl::StrAppend(&text, "without --device-memory no layout is too large for the devices\n");
   }
-  absl::StrAppend(&text, absl::StrFormat("\n%2s  %10s  %7s  %10s  %5s  %s\n", "#", "STEP", "BUBBLE",
-                                         "MEMORY", "MICRO", "SCHEDULE"));
+  absl::StrAppend(&text, absl::StrFormat("\n%2s  %10s  %7s  %10s  %8s  %5s  %s\n", "#", "STEP",
+                                         "BUBBLE", "MEMORY", "SURVIVES", "MICRO", "SCHEDULE"));
   size_t place = 0;
   for (const Proposal& proposal : result.best) {
-    absl::StrAppend(&text,
-                    absl::StrFormat("%2d  %10s  %5.1f %%  %10s  %5d  %s\n", ++place,
-                                    MillisecondsText(proposal.step), proposal.bubble * 100,
-                                    plan::FormatBytes(proposal.memory), proposal.spec.batch.micro,
-                                    ScheduleText(proposal.spec.schedule)));
+    absl::StrAppend(
+        &text, absl::StrFormat("%2d  %10s  %5.1f %%  %10s  %8s  %5d  %s\n", ++place,
+                               MillisecondsText(proposal.step), proposal.bubble * 100,
+                               plan::FormatBytes(proposal.memory), SurvivedName(proposal.survives),
+                               proposal.spec.batch.micro, ScheduleText(proposal.spec.schedule)));
     absl::StrAppend(&text, Lines(LayoutText(proposal.spec)));
     if (!proposal.slower.empty()) {
-      absl::StrAppend(&text, Lines(absl::StrCat("slower than ", place - 1, ": ", proposal.slower)));
+      const bool is_slower = proposal.step > result.best[place - 2].step;
+      absl::StrAppend(&text, Lines(absl::StrCat(is_slower ? "slower than " : "behind ", place - 1,
+                                                ": ", proposal.slower)));
     }
   }
   return text;

@@ -136,6 +136,68 @@ TEST(SearchMemoryTest, Search_SecondHomesThatFitInHostMemoryAlone_AreThere) {
   EXPECT_GT(gained, 1) << "which this test is about";
 }
 
+// What is known to be too large before it is planned is, in each type.
+TEST(SearchMemoryTest, Search_WhatJustFits_IsFoundInEveryType) {
+  for (const job::Precision compute : {job::Precision::kBf16, job::Precision::kFp32}) {
+    job::JobSpec spec = LargeWithEncoder();
+    spec.compute = compute;
+    spec.batch.global = 4;
+    SearchOptions options{.devices = 1};
+    options.device_memory = Search(spec, options).best.front().memory;
+    const auto again = SearchLayouts(spec, options);
+    ASSERT_TRUE(again.ok()) << again.status();
+    EXPECT_EQ(again->best.front().memory, options.device_memory);
+  }
+}
+
+TEST(SearchMemoryTest, Search_Proposals_SurviveWhatTheirPlansSay) {
+  int32_t any = 0, some = 0;
+  for (const int64_t gib : {36, 48, 60, 141}) {
+    const int64_t memory = gib << 30;
+    const SearchResult found =
+        Search(LargeWithEncoder(),
+               {.devices = 4, .device_memory = memory, .profile = SteadyH200(), .items = 4});
+    for (const Proposal& proposal : found.best) {
+      plan::MemoryLimits limits{.devices = std::vector<int64_t>(4, memory)};
+      limits.LeaveRoom(SteadyH200().unestimated_bytes);
+      const auto plan =
+          AdmitJob(proposal.spec, plan::MakeCluster(1, proposal.spec.World()), limits, Epoch{1});
+      ASSERT_TRUE(plan.ok()) << plan.status();
+      const bool costs = std::any_of(
+          plan->notes.begin(), plan->notes.end(),
+          [](const std::string& note) { return note.find("losing device") != note.npos; });
+      EXPECT_EQ(proposal.survives != Survived::kAny, costs) << gib << " " << Shape(proposal.spec);
+      ++(costs ? some : any);
+    }
+  }
+  EXPECT_GT(any, 0);
+  EXPECT_GT(some, 0);
+}
+
+// Also where the ten fastest survive none.
+TEST(SearchMemoryTest, Search_Choice_IsWhatSurvivesMostOfThoseThatAreHardlySlower) {
+  int32_t slower = 0;
+  for (int64_t gib = 40; gib <= 64; gib += 4) {
+    SearchOptions options{
+        .devices = 6, .device_memory = gib << 30, .profile = SteadyH200(), .items = 4, .best = 3};
+    const SearchResult three = Search(LargeWithEncoder(), options);
+    options.best = 1000;
+    const SearchResult all = Search(LargeWithEncoder(), options);
+    double fastest = all.best.front().step;
+    for (const Proposal& proposal : all.best) fastest = std::min(fastest, proposal.step);
+    Survived most = Survived::kNone;
+    for (const Proposal& proposal : all.best) {
+      if (proposal.step <= fastest * kWorthALoss) most = std::max(most, proposal.survives);
+    }
+    const Proposal& choice = three.best.front();
+    EXPECT_EQ(choice.survives, most) << gib;
+    EXPECT_EQ(choice.step, all.best.front().step) << gib;
+    EXPECT_LE(choice.step, fastest * kWorthALoss) << gib;
+    slower += choice.step > fastest * kNearlyEqual ? 1 : 0;
+  }
+  EXPECT_GT(slower, 0) << "which this test is about";
+}
+
 TEST(SearchMemoryTest, Search_LessMemory_TakesWhatFits) {
   const SearchOptions large{.devices = 4, .profile = SteadyH200(), .items = 4};
   SearchOptions small = large;

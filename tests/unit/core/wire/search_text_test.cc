@@ -16,6 +16,7 @@
 namespace phalanx::wire {
 namespace {
 
+using ::testing::ContainsRegex;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
@@ -90,6 +91,25 @@ TEST(SearchTextTest, Table_OfOneLayoutOfAShortStep_CountsOneAndShowsItsTime) {
   const std::string text = SearchTable(result, options);
   EXPECT_THAT(text, HasSubstr("; 1 layout, 1 setting simulated\n"));
   EXPECT_THAT(text, HasSubstr("\n 1    0.042 ms  "));
+}
+
+TEST(SearchTextTest, WhatIsSurvived_StandsBesideEachProposal_AndWhoIsFasterBehindIt) {
+  const auto read = ReadJobFile(support::ReadFile(kExample), job::Purpose::kSubmit);
+  const schedule::SearchOptions options{.devices = 2, .best = 2};
+  schedule::SearchResult result = Search(read->spec, options);
+  ASSERT_EQ(result.best.size(), 2);
+  result.best[0].survives = schedule::Survived::kSome;
+  result.best[1].survives = schedule::Survived::kNone;
+  result.best[1].step = result.best[0].step * 0.99;
+  result.best[1].slower = "is no slower, but the loss of more devices costs steps";
+  const std::string table = SearchTable(result, options);
+  EXPECT_THAT(table, HasSubstr("  SURVIVES  MICRO  SCHEDULE\n"));
+  EXPECT_THAT(table, ContainsRegex("\n 1 .* some "));
+  EXPECT_THAT(table, ContainsRegex("\n 2 .* none "));
+  EXPECT_THAT(table, HasSubstr("    behind 1: is no slower, but the loss of more devices"));
+  const std::string json = SearchJson(result, options);
+  EXPECT_THAT(json, HasSubstr("\"survives\": \"some\""));
+  EXPECT_THAT(json, HasSubstr("\"survives\": \"none\""));
 }
 
 }  // namespace
