@@ -56,14 +56,18 @@ def anchor_of(plan, model):
     return shlex.join(anchors.program(setting["reshard"])), shlex.join(anchors.flags(setting))
 
 
+LIMIT_SAMPLES = 4  # of a step of the program of LIMIT
+
+
 def pointwise_of(plan, model, label, otherwise):
-    """Milliseconds of a step in which memory is what kernels wait for, but for AdamW's, where `parts-MODEL-LABEL` was measured."""
+    """Milliseconds of a step of LIMIT_SAMPLES in which memory is what kernels wait for, but for AdamW's, where `parts-MODEL-LABEL` was measured."""
     try:
         rank = next((plan.work / "runs" / f"parts-{model}-{label}" / "ranks").glob("rank-*.json"))
         kernels = json.loads(rank.read_text())["profile"]["kernels"]
     except (OSError, ValueError, LookupError, StopIteration):
         return otherwise
-    return f"{1e3 * sum(one['seconds'] for one in kernels if one['part'] in ('ours', 'other', 'copies') and 'AdamW' not in one['name']):.1f}"
+    seconds = sum(one["seconds"] for one in kernels if one["part"] in ("ours", "other", "copies") and "AdamW" not in one["name"])
+    return f"{1e3 * seconds * LIMIT_SAMPLES / plan.samples[model]:.1f}"
 
 
 def filled(plan, text):
