@@ -87,7 +87,7 @@ struct StepParts {
   double update = 0;     // reduction, optimizer and gather, as far as no pass hides them
 };
 
-// Of the devices of a plan, whose loss training survives where it stands, of one at a time
+// Which devices of a plan training goes on without from where it stands, if one of them is lost
 // (core/schedule/losses.h).
 enum class Survived { kNone, kSome, kAny };
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cstddef>
+#include <functional>
 #include <optional>
 #include <utility>
 
@@ -115,8 +116,8 @@ void Snapshot::TakeTurns() {
     }
     turns_.back().copies.push_back(&copy);
   }
-  const auto trained_end = std::stable_partition(
-      turns_.begin(), turns_.end(), [](const Turn& turn) { return turn.block != nullptr; });
+  const auto trained_end =
+      std::stable_partition(turns_.begin(), turns_.end(), std::not_fn(IsOfFrozen));
   // The buckets of a part are updated from the last one on.
   for (auto first = turns_.begin(); first != trained_end;) {
     const auto end = std::find_if(first, trained_end,
@@ -128,6 +129,7 @@ void Snapshot::TakeTurns() {
 
 absl::Status Snapshot::Begin() {
   if (copies_.empty()) return absl::OkStatus();
+  if (copier_.joinable()) copier_.join();
   {
     const MutexLock lock(&mu_);
     complete_ = false;
@@ -136,10 +138,8 @@ absl::Status Snapshot::Begin() {
   if (stream_.get().has_value()) return Enqueue();
   copier_ = std::jthread([this] {
     const absl::Status copied = model::CallTorch("the copy for a checkpoint", [this] {
-      for (const Turn& turn : turns_) {
-        if (turn.block != nullptr || !frozen_copied_) CopyTurn(turn);
-      }
-      frozen_copied_ = true;
+      for (const Turn& turn : turns_) CopyTurn(turn);
+      std::erase_if(turns_, IsOfFrozen);
       return absl::OkStatus();
     });
     const MutexLock lock(&mu_);
@@ -163,7 +163,6 @@ absl::Status Snapshot::Enqueue() {
   std::optional<train::Moment> first;
   RETURN_IF_ERROR(model::CallTorch("the copy for a checkpoint", [&] {
     for (const Turn& turn : turns_) {
-      if (turn.block == nullptr && frozen_copied_) continue;
       // Not for the passes that the host is ahead with.
       if (turn.block == nullptr) {
         turn.part->begun().Await();
@@ -176,7 +175,7 @@ absl::Status Snapshot::Enqueue() {
     }
     return absl::OkStatus();
   }));
-  frozen_copied_ = true;
+  std::erase_if(turns_, IsOfFrozen);
   const train::Moment copied = train::Moment::Now(device);
   {
     const MutexLock lock(&mu_);

@@ -82,6 +82,7 @@ class Snapshot {
 
   Snapshot(train::TrainingState& state, std::vector<Section> sections);
   void Place(PinnedMapping& mapping, int64_t offset);
+  static bool IsOfFrozen(const Turn& turn) { return turn.block == nullptr; }
   void TakeTurns();
   void CopyTurn(const Turn& turn);
   absl::Status Enqueue();
@@ -93,10 +94,10 @@ class Snapshot {
   std::unique_ptr<PinnedMapping> memory_;  // its own; nullptr: none
   std::byte* grid_ = nullptr;              // where the mapping begins that it copies to
   std::vector<Copied> copies_;
-  std::vector<Turn> turns_;     // of these, in the order of updates; what does not train last
   device::OwnedStream stream_;  // none on CPU
-  // Of the thread that trains.
-  bool frozen_copied_ = false;
+  // In the order of updates; what does not train last, until it is copied. Of the thread that
+  // copies: on CPU the copier, beside a GPU the one that trains.
+  std::vector<Turn> turns_;
   // With a stream: of the copy that was begun last, what no update has waited for yet.
   std::map<const train::StateBlock*, train::Moment> copied_turns_;
   Mutex mu_;
