@@ -17,6 +17,7 @@
 #include <functional>
 #include <iterator>
 #include <stdexcept>
+#include <system_error>
 #include <utility>
 
 #include "absl/strings/numbers.h"
@@ -63,6 +64,17 @@ pid_t Start(const std::vector<std::string>& argv, const std::string& mark, const
   return pid;
 }
 
+bool AllThreadsHaveStopped(pid_t pid) {
+  std::error_code gone;
+  for (const auto& thread :
+       std::filesystem::directory_iterator(absl::StrCat("/proc/", pid, "/task"), gone)) {
+    const std::string stat = ReadText(thread.path() / "stat");
+    const size_t behind_name = stat.rfind(") ");
+    if (behind_name == std::string::npos || stat.substr(behind_name + 2, 1) != "T") return false;
+  }
+  return !gone;
+}
+
 }  // namespace
 
 void Require(bool condition, const std::string& message) {
@@ -86,6 +98,15 @@ bool ProcessWatch::AwaitEnd(absl::Duration patience) const {
     pollfd entry{descriptor_, POLLIN, 0};
     const int ready = poll(&entry, 1, MillisecondsUntil(deadline));
     if (ready >= 0 || errno != EINTR) return ready == 1;
+  }
+}
+
+void ProcessWatch::Stop() const {
+  Require(kill(pid_, SIGSTOP) == 0, "the process to be stopped is gone");
+  const absl::Time deadline = absl::Now() + kPatience;
+  while (!AllThreadsHaveStopped(pid_)) {
+    Require(!AwaitEnd(absl::Milliseconds(1)), "the process to be stopped has ended");
+    Require(absl::Now() < deadline, absl::StrCat("process ", pid_, " does not stop"));
   }
 }
 

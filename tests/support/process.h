@@ -33,6 +33,8 @@ class ProcessWatch {
   // False: it still lives at the deadline.
   bool AwaitEnd(absl::Duration patience = kPatience) const;
   bool HasEnded() const { return AwaitEnd(absl::ZeroDuration()); }
+  // SIGSTOP. Behind it none of its threads runs any more: they stop one by one.
+  void Stop() const;
   int descriptor() const { return descriptor_; }
 
  private:

@@ -58,10 +58,11 @@ TEST(PauseTest, RankStoppedForTwoSeconds_GoesOn) {
   Cluster cluster({.devices = 2});
   const int64_t job = cluster.Submit(Document(data, {.steps = kForEver})).id();
   cluster.AwaitStep(job, 2);
-  const pid_t rank = cluster.Ranks(job).at(1).pid();
-  kill(rank, SIGSTOP);
+  const auto ranks = cluster.Ranks(job);
+  const support::ProcessWatch& rank = ranks.at(1);
+  rank.Stop();
   EXPECT_FALSE(cluster.worker().watch().AwaitEnd(absl::Seconds(2)));
-  kill(rank, SIGCONT);
+  kill(rank.pid(), SIGCONT);
   ExpectToGoOn(cluster, job);
 }
 
@@ -71,7 +72,7 @@ TEST(PauseTest, RankStoppedForGood_IsEndedAndNamed) {
   const int64_t job =
       cluster.Submit(Document(data, {.steps = kForEver, .recovery = "{ladder: []}"})).id();
   cluster.AwaitStep(job, 20);
-  kill(cluster.Ranks(job).at(1).pid(), SIGSTOP);
+  cluster.Ranks(job).at(1).Stop();
   const absl::Time stopped = absl::Now();
   const v1::JobStatus ended = cluster.AwaitEnd(job);
   RecordProperty("seconds", absl::StrCat(absl::ToDoubleSeconds(absl::Now() - stopped)));

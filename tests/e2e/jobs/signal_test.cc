@@ -118,7 +118,7 @@ TEST(SignalTest, TermToRun_WhoseCoordinatorHangs_SaysThatItDoesNotKnowTheEnd) {
   LocalRun run;
   const std::vector<pid_t> coordinator = run.ProcessesOf("phalanx-coordinator");
   ASSERT_EQ(coordinator.size(), 1u);
-  ASSERT_EQ(kill(coordinator[0], SIGSTOP), 0);
+  support::ProcessWatch(coordinator[0]).Stop();
   run.process().Signal(SIGTERM);
   EXPECT_EQ(run.process().WaitExitCode(), 69);
   EXPECT_THAT(run.Talk(),

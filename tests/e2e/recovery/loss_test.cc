@@ -8,8 +8,6 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
-#include "absl/time/time.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/e2e/recovery/trouble.h"
@@ -75,18 +73,6 @@ INSTANTIATE_TEST_SUITE_P(Layouts, LossTest,
                                          LossCase{"Encoder", "ranks: 2", "ranks: 4, tp: 2", {0}}),
                          [](const auto& info) { return info.param.name; });
 
-bool HasStopped(pid_t pid) {
-  for (const auto& thread :
-       std::filesystem::directory_iterator(absl::StrCat("/proc/", pid, "/task"))) {
-    std::ifstream file(thread.path() / "stat");
-    std::string stat;
-    std::getline(file, stat);
-    const size_t behind_name = stat.rfind(") ");
-    if (behind_name == std::string::npos || stat.substr(behind_name + 2, 1) != "T") return false;
-  }
-  return true;
-}
-
 // A job whose first rank, which writes its records, stands still behind some steps: it does not see
 // what becomes of them.
 class LossOfTheWriterTest : public testing::Test {
@@ -104,12 +90,7 @@ class LossOfTheWriterTest : public testing::Test {
     const auto ranks = cluster_.Ranks(job_);
     const support::ProcessWatch& writer = ranks.at(0);
     writer_ = writer.pid();
-    kill(writer_, SIGSTOP);
-    const absl::Time deadline = absl::Now() + support::kPatience;
-    while (!HasStopped(writer_)) {
-      const bool ended = writer.AwaitEnd(absl::Milliseconds(1));
-      support::Require(!ended && absl::Now() < deadline, "the writer does not stand still");
-    }
+    writer.Stop();
   }
   // The other rank goes on with the records.
   void Kill() {

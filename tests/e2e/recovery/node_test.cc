@@ -99,7 +99,7 @@ TEST_F(AwayTest, NodeThatComesBackAfterItWasLeftOut_ObeysTheNewEpoch) {
   Train();
   const auto ranks = cluster_.Ranks(job_);
   there_->Signal(SIGSTOP);
-  for (const int32_t rank : {4, 5}) kill(ranks.at(rank).pid(), SIGSTOP);
+  for (const int32_t rank : {4, 5}) ranks.at(rank).Stop();
   const v1::JobStatus without = cluster_.Await(job_, [](const v1::JobStatus& status) {
     return status.epoch() > 1 && status.last_step().epoch() == status.epoch();
   });
