@@ -116,14 +116,11 @@ absl::Status CheckLost(const std::vector<int32_t>& lost, int32_t world) {
 }
 
 // The same of each device, and of each node of a cluster of equal ones.
-plan::MemoryLimits LimitsOf(const plan::Cluster& cluster, int64_t device, int64_t host,
-                            const schedule::DeviceProfile& profile) {
+plan::MemoryLimits LimitsOf(const plan::Cluster& cluster, int64_t device, int64_t host) {
   std::set<NodeName> nodes;
   for (const plan::Device& one : cluster.devices) nodes.insert(one.node);
-  plan::MemoryLimits limits{.devices = std::vector<int64_t>(cluster.devices.size(), device),
-                            .nodes = std::vector<int64_t>(nodes.size(), host)};
-  limits.LeaveRoom(profile.unestimated_bytes);
-  return limits;
+  return {.devices = std::vector<int64_t>(cluster.devices.size(), device),
+          .nodes = std::vector<int64_t>(nodes.size(), host)};
 }
 
 // Whether the command line names devices.
@@ -351,10 +348,12 @@ int Plan(const PlanOptions& options, Io& io) {
                                  .why_nominal = Predicts(options) ? "" : "no --device-kind"}}));
     plan::RankList lost;
     for (const int32_t rank : options.lost) lost.push_back(Rank{rank});
-    const plan::MemoryLimits limits = LimitsOf(*cluster, *device_memory, *host_memory, *profile);
+    const plan::MemoryLimits limits = LimitsOf(*cluster, *device_memory, *host_memory);
+    const schedule::BytesBeside beside = schedule::BesideOf(*profile);
     const job::JobSpec& spec = resolved.job.spec;
     RETURN_IF_ERROR(CheckLost(options.lost, spec.World()));
-    ASSIGN_OR_RETURN(schedule::Preview preview, schedule::PreviewJob(spec, *cluster, limits, lost));
+    ASSIGN_OR_RETURN(schedule::Preview preview,
+                     schedule::PreviewJob(spec, *cluster, limits, lost, beside));
     if (!resolved.note.empty()) preview.plan.notes.push_back(resolved.note);
     if (!Predicts(options)) return preview;
     const auto predict = [&](const plan::Plan& plan) {
@@ -363,7 +362,7 @@ int Plan(const PlanOptions& options, Io& io) {
     ASSIGN_OR_RETURN(preview.prediction, predict(preview.plan));
     if (preview.loss.has_value()) {
       ASSIGN_OR_RETURN(const schedule::Preview healthy,
-                       schedule::PreviewJob(spec, *cluster, limits, {}));
+                       schedule::PreviewJob(spec, *cluster, limits, {}, beside));
       ASSIGN_OR_RETURN(const schedule::Prediction before, predict(healthy.plan));
       preview.loss->step_ratio = preview.prediction->step / before.step;
     }

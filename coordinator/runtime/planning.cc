@@ -139,11 +139,6 @@ wire::SearchedDevices DevicesOf(const job::JobSpec& spec, const std::vector<Node
     devices.costs.why_nominal = "slots on CPU have no profile";
   } else {
     devices.costs = schedule::CostsOfDevices(names);
-    // Admission leaves as much room; where there is a profile the search does so by itself.
-    if (!devices.costs.why_nominal.empty() && devices.device_memory > 0) {
-      devices.device_memory =
-          std::max<int64_t>(1, devices.device_memory - schedule::BytesNotEstimated(names));
-    }
   }
   return devices;
 }
@@ -223,8 +218,9 @@ absl::Status CheckState(const job::JobSpec& spec, const ComputePlan& order) {
 
 // Of a job that has no layout yet.
 absl::StatusOr<plan::Plan> FirstPlan(const job::JobSpec& spec, const ComputePlan& order) {
+  const schedule::BytesBeside beside = schedule::BesideOfDevices(order.device_names);
   ASSIGN_OR_RETURN(plan::Plan plan, schedule::AdmitJob(spec, plan::ClusterOf(order.placement),
-                                                       order.limits, order.epoch));
+                                                       order.limits, order.epoch, beside));
   if (std::exchange(plan.layout.derivation, order.derivation) != order.derivation) {
     ASSIGN_OR_RETURN(plan::Plan again, plan::Expand(spec, std::move(plan.layout)));
     again.notes = std::move(plan.notes);
@@ -233,7 +229,7 @@ absl::StatusOr<plan::Plan> FirstPlan(const job::JobSpec& spec, const ComputePlan
   }
   if (TakesProducts(spec)) plan::TakeProducts(order.products.value_or(""), plan);
   if (order.request->lost.empty()) return plan;
-  return schedule::AdmitWithout(plan, order.request->lost, order.limits);
+  return schedule::AdmitWithout(plan, order.request->lost, order.limits, beside);
 }
 
 // Of a job that goes on from `plan`, which gets the ladder of the order.
@@ -352,10 +348,6 @@ absl::StatusOr<PlanSummary> PlanJobOf(const ComputePlan& ordered) {
   ASSIGN_OR_RETURN(const job::ReadJob read,
                    wire::ReadJobFile(request.document.text, job::Purpose::kAccepted));
   LeaveRoomForProducts(read.spec, order);
-  // What no estimate counts has its place in new plans, behind a loss as well; whoever trains goes
-  // on, tight as it may be.
-  if (!order.layout.has_value())
-    order.limits.LeaveRoom(schedule::BytesNotEstimated(order.device_names));
   if (order.slow.has_value()) return PlanPaced(read.spec, order);
   RETURN_IF_ERROR(CheckState(read.spec, order));
   plan::Plan plan;
@@ -441,11 +433,11 @@ absl::StatusOr<v1::Plan> PreviewPlan(const Document& document, absl::Span<const 
                    Resolve(
                        document, std::move(read), job::Purpose::kPlan, [&nodes] { return nodes; },
                        data, std::move(go_on)));
-  plan::MemoryLimits limits = LimitsOf(empty, *placement, JobId{});
-  limits.LeaveRoom(schedule::BytesNotEstimated(DeviceNamesOf(empty, *placement)));
   ASSIGN_OR_RETURN(
       schedule::Preview preview,
-      schedule::PreviewJob(resolved.job.job.spec, plan::ClusterOf(*placement), limits, lost));
+      schedule::PreviewJob(resolved.job.job.spec, plan::ClusterOf(*placement),
+                           LimitsOf(empty, *placement, JobId{}), lost,
+                           schedule::BesideOfDevices(DeviceNamesOf(empty, *placement))));
   const std::string& note = resolved.job.note;
   if (!note.empty()) preview.plan.notes.push_back(note);
   return wire::ToProto(preview.plan, wire::FiguresOf(preview));

@@ -115,9 +115,12 @@ std::string NarrowedText(const Plan& plan, Rank rank) {
 }  // namespace
 
 void MemoryLimits::LeaveRoom(int64_t bytes) {
-  for (int64_t& device : devices) {
-    if (device > 0) device = std::max<int64_t>(1, device - bytes);
-  }
+  for (size_t device = 0; device < devices.size(); ++device) LeaveRoom(device, bytes);
+}
+
+void MemoryLimits::LeaveRoom(size_t device, int64_t bytes) {
+  int64_t& left = devices[device];
+  if (left > 0) left = std::max<int64_t>(1, left - bytes);
 }
 
 std::string FormatBytes(int64_t bytes) {

@@ -23,9 +23,10 @@ struct MemoryLimits {
   std::vector<int64_t> devices;  // of each, in the order of ranks
   std::vector<int64_t> nodes;    // host memory, of each entry of Layout::nodes
 
-  // Leaves so much of each device that is known to what no estimate counts; a byte is left at
-  // least.
+  // Leaves so much of each device that is known, or of one of them, to what no estimate counts; a
+  // byte is left at least.
   void LeaveRoom(int64_t bytes);
+  void LeaveRoom(size_t device, int64_t bytes);
 };
 
 // `needs` of each rank against what its device has, in bytes; 0, or no entry: unknown, which fits.

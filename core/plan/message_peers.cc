@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <map>
 #include <set>
+#include <tuple>
 #include <utility>
 
 #include "core/plan/copies.h"
@@ -10,6 +11,7 @@
 #include "core/plan/parameters.h"
 #include "core/plan/reduction.h"
 #include "core/plan/samples.h"
+#include "core/plan/shares.h"
 
 namespace phalanx::plan {
 namespace {
@@ -101,6 +103,139 @@ void InsertPeersOfState(const Plan& plan, const Place& place, Rank rank, std::se
   peers.erase(rank);
 }
 
+std::vector<PeerCounts> CountPeersOfLinks(const Plan& plan) {
+  const auto world = static_cast<size_t>(plan.world);
+  std::vector<bool> met(world * world);
+  std::vector<PeerCounts> counts(world);
+  const auto meet = [&](Rank one, Rank other) {
+    const auto from = static_cast<size_t>(one.value), to = static_cast<size_t>(other.value);
+    if (met[from * world + to]) return;
+    met[from * world + to] = met[to * world + from] = true;
+    ++counts[from].links;
+    ++counts[to].links;
+  };
+  const auto count = [&](size_t link, const MicrobatchSamples& samples) {
+    for (const LinkMessage& message : LinkMessages(plan, static_cast<int32_t>(link), samples)) {
+      if (message.count > 0 && message.from != message.to) meet(message.from, message.to);
+    }
+  };
+  const std::vector<MicrobatchSamples> microbatches = Microbatches(plan);
+  for (size_t link = 0; link < plan.links.size(); ++link) {
+    // From stage to stage of a module all samples stay on their lanes, of which all have some here.
+    if (plan.links[link].edge < 0) {
+      count(link, SamplesOfMicrobatch(plan, 0));
+      continue;
+    }
+    for (const MicrobatchSamples& samples : microbatches) count(link, samples);
+  }
+  return counts;
+}
+
+// Those of places but for links. Of the replicas of one width all is alike but who mirrors whom.
+class CountsOfPlaces {
+ public:
+  CountsOfPlaces(const Plan& plan, PartSizes& sizes) : plan_(plan), sizes_(sizes) {}
+
+  struct OfPlace {
+    PeerCounts counts;
+    int32_t data_group = 0;  // modules that share one have the same
+  };
+  OfPlace Of(const Place& place) {
+    if (!HasEqualWidths(place.module))
+      return {OfUnequal(place), NumberOf(plan_.DataGroupOf(place))};
+    const auto [slot, is_new] = slots_.try_emplace({place.module, place.pp, place.cp});
+    if (is_new) slot->second = SlotOf(place);
+    TensorPlace& at = slot->second[static_cast<size_t>(place.tp)];
+    OfPlace of_place = at.alike;
+    if (!at.mirrors.empty()) of_place.counts.data = at.mirrors[plan_.RankOf(place)];
+    return of_place;
+  }
+
+ private:
+  struct TensorPlace {
+    OfPlace alike;                    // but for mirrors
+    std::map<Rank, int32_t> mirrors;  // of each replica's: whose sums it mirrors, and who its own
+  };
+
+  bool HasEqualWidths(int32_t module) const {
+    const ModulePlan& of = plan_.modules[static_cast<size_t>(module)];
+    for (int32_t stage = 0; stage < of.pp(); ++stage) {
+      if (!of.replicas.EqualWidths(stage)) return false;
+    }
+    return true;
+  }
+
+  int32_t NumberOf(const RankList& group) {
+    return groups_.try_emplace(group, static_cast<int32_t>(groups_.size())).first->second;
+  }
+
+  static int32_t CountOf(const std::set<Rank>& peers) { return static_cast<int32_t>(peers.size()); }
+
+  PeerCounts OfUnequal(const Place& place) const {
+    const Rank rank = plan_.RankOf(place);
+    std::set<Rank> tied, in_slot, of_shares;
+    InsertOtherEnds(plan_, TiedCopies(plan_, place), rank, tied);
+    const int32_t chunks = plan_.modules[static_cast<size_t>(place.module)].chunks();
+    for (int32_t chunk = 0; chunk < chunks; ++chunk) {
+      InsertOtherEnds(plan_, CopiesInSlot(plan_, place, chunk), rank, in_slot);
+      InsertPeersOfShares(plan_, place, chunk, of_shares);
+    }
+    return {.control = CountOf(tied), .tensor = CountOf(in_slot), .data = CountOf(of_shares)};
+  }
+
+  // Of its tensor group, by tensor coordinate.
+  std::vector<TensorPlace> SlotOf(Place place) {
+    const std::vector<Copy> tied = TiedCopies(plan_, place);
+    const int32_t chunks = plan_.modules[static_cast<size_t>(place.module)].chunks();
+    const auto width = static_cast<size_t>(place.width);
+    std::vector<std::set<int32_t>> in_slot(width);
+    bool trains = false;
+    for (int32_t chunk = 0; chunk < chunks; ++chunk) {
+      const auto& of_chunk = sizes_.CopyPeersOf(plan_, place, chunk);
+      for (size_t tp = 0; tp < width; ++tp)
+        in_slot[tp].insert(of_chunk[tp].begin(), of_chunk[tp].end());
+      trains |= sizes_.Of(plan_, place, chunk).trained_extent > 0;
+    }
+    const bool mirrors_by_messages =
+        trains && IsMirrored(plan_, place.module) && !SumsAreForAll(plan_, place.module, place.pp);
+    std::vector<TensorPlace> slot(width);
+    for (size_t tp = 0; tp < width; ++tp) {
+      place.tp = static_cast<int32_t>(tp);
+      std::set<Rank> control;
+      InsertOtherEnds(plan_, tied, plan_.RankOf(place), control);
+      const RankList group = plan_.DataGroupOf(place);
+      slot[tp].alike = {
+          {.control = CountOf(control), .tensor = static_cast<int32_t>(in_slot[tp].size())},
+          NumberOf(group)};
+      if (mirrors_by_messages) slot[tp].mirrors = MirrorsIn(place.module, group);
+    }
+    return slot;
+  }
+
+  std::map<Rank, int32_t> MirrorsIn(int32_t module, const RankList& group) const {
+    const HomePositions homes = HomePositionsOf(plan_, module, group);
+    std::vector<std::pair<int32_t, int32_t>> pairs;
+    for (size_t share = 0; share < group.size(); ++share) {
+      const auto of_share = homes.Of(share);
+      for (size_t i = 1; i < of_share.size(); ++i) {
+        pairs.emplace_back(of_share[0], of_share[i]);
+        pairs.emplace_back(of_share[i], of_share[0]);
+      }
+    }
+    std::sort(pairs.begin(), pairs.end());
+    pairs.erase(std::unique(pairs.begin(), pairs.end()), pairs.end());
+    std::map<Rank, int32_t> mirrors;
+    for (const auto& [position, peer] : pairs) ++mirrors[group[static_cast<size_t>(position)]];
+    return mirrors;
+  }
+
+  const Plan& plan_;
+  PartSizes& sizes_;
+  std::map<RankList, int32_t> groups_;
+  std::map<std::tuple<int32_t, int32_t, int32_t>, std::vector<TensorPlace>>
+      slots_;  // module, pp, cp
+};
+
 }  // namespace
 
 std::vector<std::vector<int32_t>> MessagePeers(const Plan& plan, Rank rank,
@@ -136,6 +271,29 @@ std::vector<std::vector<int32_t>> MessagePeers(const Plan& plan, Rank rank,
     }
   }
   return result;
+}
+
+std::vector<PeerCounts> CountPeers(const Plan& plan, PartSizes& sizes) {
+  std::vector<PeerCounts> counts = CountPeersOfLinks(plan);
+  CountsOfPlaces of_places(plan, sizes);
+  for (int32_t rank = 0; rank < plan.world; ++rank) {
+    PeerCounts& count = counts[static_cast<size_t>(rank)];
+    // Modules that share a group have alike peers in it.
+    std::map<RankList, int32_t> tensor;
+    std::map<int32_t, int32_t> data;
+    const auto raise = [](int32_t& most, int32_t peers) { most = std::max(most, peers); };
+    for (const Place& place : plan.PlacesOf(Rank{rank})) {
+      const auto [of_place, data_group] = of_places.Of(place);
+      count.control += of_place.control;
+      if (of_place.tensor > 0)
+        raise(tensor[plan.TensorGroup(place.module, place.dp, place.pp, place.cp)],
+              of_place.tensor);
+      raise(data[data_group], of_place.data);
+    }
+    for (const auto& [group, peers] : tensor) count.tensor += peers;
+    for (const auto& [group, peers] : data) count.data += peers;
+  }
+  return counts;
 }
 
 }  // namespace phalanx::plan

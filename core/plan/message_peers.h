@@ -11,6 +11,7 @@
 
 #include "absl/types/span.h"
 #include "core/base/ids.h"
+#include "core/plan/part_sizes.h"
 #include "core/plan/plan.h"
 
 namespace phalanx::plan {
@@ -22,5 +23,15 @@ namespace phalanx::plan {
 // ranks name each other or neither does.
 std::vector<std::vector<int32_t>> MessagePeers(const Plan& plan, Rank rank,
                                                absl::Span<const CommunicatorSpec> specs);
+
+// With how many a rank exchanges messages in a first epoch, in the sum over its communicators of a
+// use: as many as MessagePeers names. Modules that share a group are counted once, as the one with
+// most.
+struct PeerCounts {
+  int32_t links = 0;  // those of forward communicators, and of backward ones
+  int32_t control = 0, tensor = 0, data = 0;
+};
+// Of every rank, in a fraction of the time of asking each; it takes a bit for every two.
+std::vector<PeerCounts> CountPeers(const Plan& plan, PartSizes& sizes);
 
 }  // namespace phalanx::plan

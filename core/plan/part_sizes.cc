@@ -2,6 +2,8 @@
 
 #include <utility>
 
+#include "core/plan/copies.h"
+
 namespace phalanx::plan {
 namespace {
 
@@ -42,16 +44,38 @@ PartSize SizeOf(const StageParameters& parameters, bool one_rank) {
 
 }  // namespace
 
-const PartSize& PartSizes::Of(const Plan& plan, const Place& place, int32_t chunk) {
+PartSizes::Key PartSizes::KeyOf(const Plan& plan, const Place& place, int32_t tp, int32_t chunk) {
   const ModulePlan& module = plan.modules[static_cast<size_t>(place.module)];
   const bool one_rank = module.StageAt(0) == module.LastStage();
   const ReplicaTable& replicas = module.replicas;
   const int32_t shares =
       replicas.EqualWidths(place.pp) ? replicas.present_replicas() * replicas.cp() : 1;
-  const auto [entry, is_new] = known_.try_emplace(
-      {KindOfPart(plan, {place.module, place.pp, chunk}), place.module, place.width, place.tp,
-       shares, plan.parallel(place.module).sequence, one_rank});
-  if (is_new) entry->second = SizeOf(ParametersOf(plan, place, chunk), one_rank);
+  return {KindOfPart(plan, {place.module, place.pp, chunk}),
+          place.module,
+          place.width,
+          tp,
+          shares,
+          plan.parallel(place.module).sequence,
+          one_rank};
+}
+
+const PartSize& PartSizes::Of(const Plan& plan, const Place& place, int32_t chunk) {
+  const Key key = KeyOf(plan, place, place.tp, chunk);
+  const auto [entry, is_new] = known_.try_emplace(key);
+  // Its last part says whether both ends are on one rank.
+  if (is_new) entry->second = SizeOf(ParametersOf(plan, place, chunk), std::get<6>(key));
+  return entry->second;
+}
+
+const std::vector<std::set<int32_t>>& PartSizes::CopyPeersOf(const Plan& plan, const Place& place,
+                                                             int32_t chunk) {
+  const auto [entry, is_new] = known_peers_.try_emplace(KeyOf(plan, place, 0, chunk));
+  if (!is_new) return entry->second;
+  entry->second.resize(static_cast<size_t>(place.width));
+  for (const Copy& copy : CopiesInSlot(plan, place, chunk)) {
+    entry->second[static_cast<size_t>(copy.lead.tp)].insert(copy.follower.tp);
+    entry->second[static_cast<size_t>(copy.follower.tp)].insert(copy.lead.tp);
+  }
   return entry->second;
 }
 

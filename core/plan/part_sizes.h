@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <map>
+#include <set>
 #include <tuple>
 #include <vector>
 
@@ -27,6 +28,10 @@ class PartSizes {
  public:
   // Of what ParametersOf lists.
   const PartSize& Of(const Plan& plan, const Place& place, int32_t chunk);
+  // Of each tensor coordinate of the place's slot those with which its rank keeps copies alike
+  // (CopiesInSlot).
+  const std::vector<std::set<int32_t>>& CopyPeersOf(const Plan& plan, const Place& place,
+                                                    int32_t chunk);
   // As HomeLoadsOf, of a stage whose replicas have several widths.
   const HomeLoads& LoadsOf(const Plan& plan, const PartId& part);
 
@@ -38,7 +43,10 @@ class PartSizes {
   // and of each replica in order its number, its width and its ranks.
   using StageKey =
       std::tuple<PartId, int32_t, int32_t, PartKind, int32_t, int32_t, std::vector<int32_t>>;
+  static Key KeyOf(const Plan& plan, const Place& place, int32_t tp, int32_t chunk);
+
   std::map<Key, PartSize> known_;
+  std::map<Key, std::vector<std::set<int32_t>>> known_peers_;  // of the first tensor coordinate
   std::map<StageKey, HomeLoads> known_loads_;
 };
 

@@ -163,6 +163,29 @@ std::vector<std::string> NotesOf(const job::JobSpec& spec, const Lowering& lower
   return notes;
 }
 
+// What there is, of which each plan's processes take their part.
+class Room {
+ public:
+  Room(const plan::MemoryLimits& whole, const BytesBeside& beside)
+      : whole_(whole), beside_(beside) {}
+
+  const std::vector<int64_t>& nodes() const { return whole_.nodes; }
+  // What is left for what the plan needs by estimate. A spare device is left as little as any.
+  plan::MemoryLimits For(const plan::Plan& plan, plan::PartSizes& sizes) const {
+    plan::MemoryLimits limits = whole_;
+    if (!plan::MayLack(plan, whole_)) return limits;
+    const std::vector<int64_t> bytes = BesideOfRanks(plan, beside_, sizes);
+    const int64_t most = *std::max_element(bytes.begin(), bytes.end());
+    for (size_t device = 0; device < limits.devices.size(); ++device)
+      limits.LeaveRoom(device, device < bytes.size() ? bytes[device] : most);
+    return limits;
+  }
+
+ private:
+  const plan::MemoryLimits& whole_;
+  const BytesBeside& beside_;
+};
+
 // Nothing where all fits for sure.
 std::vector<plan::MemoryEstimate> NeedsOf(const plan::Plan& plan, const plan::MemoryLimits& limits,
                                           plan::PartSizes& sizes) {
@@ -173,14 +196,16 @@ std::vector<plan::MemoryEstimate> NeedsOf(const plan::Plan& plan, const plan::Me
 // A plan that fits, and which second homes it leaves out beyond those that `base` does.
 struct Candidate {
   plan::Plan plan;
+  plan::MemoryLimits limits;
   std::vector<Dropped> dropped;
 };
 std::optional<Candidate> CandidateOf(const job::JobSpec& spec, const plan::Layout& base,
-                                     const Lowering& lowering, const plan::MemoryLimits& limits,
+                                     const Lowering& lowering, const Room& room,
                                      plan::PartSizes& sizes) {
-  if (lowering.homes == Homes::kHostOrNone && limits.nodes.empty()) return std::nullopt;
+  if (lowering.homes == Homes::kHostOrNone && room.nodes().empty()) return std::nullopt;
   absl::StatusOr<plan::Plan> plan = Lowered(spec, base, lowering);
   if (!plan.ok()) return std::nullopt;
+  plan::MemoryLimits limits = room.For(*plan, sizes);
   const std::vector<plan::MemoryEstimate> needs = NeedsOf(*plan, limits, sizes);
   if (!plan::CheckDeviceMemory(*plan, needs, limits.devices).ok()) return std::nullopt;
   Candidate candidate;
@@ -193,6 +218,7 @@ std::optional<Candidate> CandidateOf(const job::JobSpec& spec, const plan::Layou
     if (!plan.ok()) return std::nullopt;
   }
   candidate.plan = *std::move(plan);
+  candidate.limits = std::move(limits);
   return candidate;
 }
 
@@ -204,14 +230,14 @@ void NoteRisks(const Losses& losses, const plan::MemoryLimits& limits, plan::Pla
 }
 
 // `misfit`, or, if the mirrors that the job asks for by name are what does not fit, that.
-absl::Status OfMirrors(const job::JobSpec& spec, const plan::Plan& as_written,
-                       const plan::MemoryLimits& limits, const absl::Status& misfit) {
+absl::Status OfMirrors(const job::JobSpec& spec, const plan::Plan& as_written, const Room& room,
+                       const absl::Status& misfit, plan::PartSizes& sizes) {
   if (spec.recovery.state_home != job::StateHome::kMirror) return misfit;
   plan::Layout one_home = as_written.layout;
   for (plan::ModuleLayout& module : one_home.modules) module.state_copies = 1;
   for (const Lowering& lowering : Lowerings(spec)) {
     const absl::StatusOr<plan::Plan> plan = Lowered(spec, one_home, lowering);
-    if (!plan.ok() || !plan::CheckMemory(*plan, limits).ok()) continue;
+    if (!plan.ok() || !plan::CheckMemory(*plan, room.For(*plan, sizes)).ok()) continue;
     std::vector<Violation> violations = ViolationsOf(misfit);
     for (Violation& violation : violations) {
       violation.field = "spec.recovery.state_home";
@@ -225,9 +251,9 @@ absl::Status OfMirrors(const job::JobSpec& spec, const plan::Plan& as_written,
 
 // The plan has no notes of its losses yet.
 absl::StatusOr<Admitted> Admit(const job::JobSpec& spec, const plan::Cluster& cluster,
-                               const plan::MemoryLimits& limits, Epoch epoch,
-                               plan::PartSizes& sizes) {
+                               const Room& room, Epoch epoch, plan::PartSizes& sizes) {
   ASSIGN_OR_RETURN(const plan::Plan as_written, PlanJob(spec, cluster, epoch));
+  const plan::MemoryLimits limits = room.For(as_written, sizes);
   const std::vector<plan::MemoryEstimate> needs = NeedsOf(as_written, limits, sizes);
   RETURN_IF_ERROR(plan::CheckHostMemory(as_written, needs, limits.nodes));
   const absl::Status fits = plan::CheckDeviceMemory(as_written, needs, limits.devices);
@@ -239,10 +265,10 @@ absl::StatusOr<Admitted> Admit(const job::JobSpec& spec, const plan::Cluster& cl
   Losses of_best;
   std::string why;  // anything is lowered
   for (const Lowering& lowering : Lowerings(spec)) {
-    std::optional<Candidate> candidate = CandidateOf(spec, base, lowering, limits, sizes);
+    std::optional<Candidate> candidate = CandidateOf(spec, base, lowering, room, sizes);
     if (!candidate.has_value()) continue;
     plan::Plan& plan = candidate->plan;
-    Losses losses = LossesOf(plan, limits, sizes);
+    Losses losses = LossesOf(plan, candidate->limits, sizes);
     // Nothing that is lowered gives state a second home, or a module another replica.
     const auto of_memory = std::find_if(losses.costly.begin(), losses.costly.end(),
                                         [](const Loss& loss) { return loss.of_memory; });
@@ -265,33 +291,38 @@ absl::StatusOr<Admitted> Admit(const job::JobSpec& spec, const plan::Cluster& cl
     }
     if (!has_of_memory) break;
   }
-  if (!best.has_value()) return OfMirrors(spec, as_written, limits, fits);
+  if (!best.has_value()) return OfMirrors(spec, as_written, room, fits, sizes);
   return Admitted{*std::move(best), std::move(of_best)};
 }
 
 }  // namespace
 
 absl::StatusOr<plan::Plan> AdmitJob(const job::JobSpec& spec, const plan::Cluster& cluster,
-                                    const plan::MemoryLimits& limits, Epoch epoch) {
+                                    const plan::MemoryLimits& limits, Epoch epoch,
+                                    const BytesBeside& beside) {
   plan::PartSizes sizes;  // whatever is lowered and lost, most is the same
-  ASSIGN_OR_RETURN(Admitted admitted, Admit(spec, cluster, limits, epoch, sizes));
-  NoteRisks(admitted.losses, limits, &admitted.plan);
+  const Room room(limits, beside);
+  ASSIGN_OR_RETURN(Admitted admitted, Admit(spec, cluster, room, epoch, sizes));
+  NoteRisks(admitted.losses, room.For(admitted.plan, sizes), &admitted.plan);
   return std::move(admitted.plan);
 }
 
 absl::StatusOr<Admitted> AdmitWithoutRisks(const job::JobSpec& spec, const plan::Cluster& cluster,
                                            const plan::MemoryLimits& limits, Epoch epoch,
-                                           plan::PartSizes& sizes) {
-  return Admit(spec, cluster, limits, epoch, sizes);
+                                           const BytesBeside& beside, plan::PartSizes& sizes) {
+  return Admit(spec, cluster, Room(limits, beside), epoch, sizes);
 }
 
 absl::StatusOr<plan::Plan> AdmitWithout(const plan::Plan& healthy, absl::Span<const Rank> lost,
-                                        const plan::MemoryLimits& limits) {
+                                        const plan::MemoryLimits& whole,
+                                        const BytesBeside& beside) {
+  plan::PartSizes sizes;
+  const plan::MemoryLimits limits = Room(whole, beside).For(healthy, sizes);
   ASSIGN_OR_RETURN(
       plan::Plan plan,
       AdmitAfter(healthy, {.lost = {lost.begin(), lost.end()}, .spares = false}, limits));
   if (auto risk = RiskOfMoving(plan, limits.devices)) plan.notes.push_back(*std::move(risk));
-  NoteRisks(LossesOf(plan, limits), limits, &plan);
+  NoteRisks(LossesOf(plan, limits, sizes), limits, &plan);
   return plan;
 }
 

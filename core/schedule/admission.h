@@ -26,6 +26,7 @@
 #include "core/plan/part_sizes.h"
 #include "core/plan/plan.h"
 #include "core/schedule/losses.h"
+#include "core/schedule/process_memory.h"
 
 namespace phalanx::schedule {
 
@@ -41,8 +42,10 @@ inline constexpr int64_t kMoveBytes = int64_t{128} << 20;
 // them, or of their failure domains, has all homes of some state.
 // Errors: those of PlanJob; InvalidArgument with a violation of spec.modules where no plan fits,
 // and those of plan::CheckHostMemory.
+// `beside`: what processes take of the devices beside what plans estimate, which is left to them.
 absl::StatusOr<plan::Plan> AdmitJob(const job::JobSpec& spec, const plan::Cluster& cluster,
-                                    const plan::MemoryLimits& limits, Epoch epoch);
+                                    const plan::MemoryLimits& limits, Epoch epoch,
+                                    const BytesBeside& beside = {});
 
 // The same for who asks of many plans of one job on one cluster, without notes of what losing
 // devices costs, which take as long as all else.
@@ -52,16 +55,18 @@ struct Admitted {
 };
 absl::StatusOr<Admitted> AdmitWithoutRisks(const job::JobSpec& spec, const plan::Cluster& cluster,
                                            const plan::MemoryLimits& limits, Epoch epoch,
-                                           plan::PartSizes& sizes);
+                                           const BytesBeside& beside, plan::PartSizes& sizes);
 
 // What is left of a plan that was admitted for a job that begins without the places `lost`
 // (plan::PlanWithout), within the same limits. Its notes are those of what was lowered, and of what
 // losing more costs.
 // Errors: those of plan::PlanWithout and plan::CheckMemory.
 absl::StatusOr<plan::Plan> AdmitWithout(const plan::Plan& healthy, absl::Span<const Rank> lost,
-                                        const plan::MemoryLimits& limits);
+                                        const plan::MemoryLimits& limits,
+                                        const BytesBeside& beside = {});
 // The same of what is left of `running`, or has come back (plan::PlanAfter), without notes of what
-// losing more costs: training stands still for this plan.
+// losing more costs: training stands still for this plan. Whoever trains goes on as tightly as it
+// was admitted, so that nothing is left to processes here.
 absl::StatusOr<plan::Plan> AdmitAfter(const plan::Plan& running, const plan::Change& change,
                                       const plan::MemoryLimits& limits);
 

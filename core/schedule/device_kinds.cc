@@ -53,21 +53,26 @@ DeviceCosts CostsOfDevices(const std::set<std::string>& names) {
   std::set<absl::string_view> kinds;
   for (const std::string& name : names) kinds.insert(KindOfDevice(name));
   const bool alike = names.size() == 1 || (kinds.size() == 1 && !kinds.begin()->empty());
-  if (!alike) return Nominal(absl::StrCat("devices are not alike: ", ListOf(names)));
+  if (!alike) {
+    DeviceCosts costs = Nominal(absl::StrCat("devices are not alike: ", ListOf(names)));
+    const BytesBeside beside = BesideOfDevices(names);
+    costs.profile.unestimated_bytes = beside.least;
+    costs.profile.process = beside.process;
+    return costs;
+  }
   const absl::string_view kind = *kinds.begin();
   absl::StatusOr<DeviceProfile> profile = FindProfile(kind);
   if (kind.empty() || !profile.ok()) return Nominal(absl::StrCat("no profile of ", ListOf(names)));
   return {.profile = *std::move(profile)};
 }
 
-int64_t BytesNotEstimated(const std::set<std::string>& names) {
-  std::set<absl::string_view> kinds;
-  for (const std::string& name : names) kinds.insert(KindOfDevice(name));
-  int64_t most = 0;
-  for (const absl::string_view kind : kinds) {
+BytesBeside BesideOfDevices(const std::set<std::string>& names) {
+  BytesBeside most;
+  for (const std::string& name : names) {
+    const absl::string_view kind = KindOfDevice(name);
     if (kind.empty()) continue;
     const absl::StatusOr<DeviceProfile> profile = FindProfile(kind);
-    if (profile.ok()) most = std::max(most, profile->unestimated_bytes);
+    if (profile.ok() && profile->unestimated_bytes > most.least) most = BesideOf(*profile);
   }
   return most;
 }

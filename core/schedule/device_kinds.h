@@ -11,6 +11,7 @@
 #include <string>
 
 #include "absl/strings/string_view.h"
+#include "core/schedule/process_memory.h"
 #include "core/schedule/profile.h"
 
 namespace phalanx::schedule {
@@ -28,11 +29,12 @@ struct DeviceCosts {
 };
 
 // Of devices that drivers call so, "": whose driver does not say. The profile of their kind where
-// all are of one kind that has one, else the nominal one.
+// all are of one kind that has one, else the nominal one, with what processes take of those
+// devices.
 DeviceCosts CostsOfDevices(const std::set<std::string>& names);
 
-// Bytes of a device that no estimate counts (DeviceProfile::unestimated_bytes), the most of those
-// that drivers call so; 0: their kinds have no profile.
-int64_t BytesNotEstimated(const std::set<std::string>& names);
+// What processes take of devices that drivers call so beside what plans estimate: of the kind that
+// has the most of it; nothing: their kinds have no profile.
+BytesBeside BesideOfDevices(const std::set<std::string>& names);
 
 }  // namespace phalanx::schedule

@@ -47,7 +47,8 @@ struct Preview {
 // Plans a job as AdmitJob does, or what is left of it without the places `lost`
 // (AdmitWithout). Errors: those of both; InvalidArgument where what is left does not fit.
 absl::StatusOr<Preview> PreviewJob(const job::JobSpec& spec, const plan::Cluster& cluster,
-                                   const plan::MemoryLimits& limits, absl::Span<const Rank> lost);
+                                   const plan::MemoryLimits& limits, absl::Span<const Rank> lost,
+                                   const BytesBeside& beside = {});
 
 // A plan that a job has already, such as what was left of it in some epoch. Errors: those of
 // plan::Expand and of SimulatePlan.

@@ -73,6 +73,11 @@ void LeaveOut(int64_t device_memory, const std::vector<StandbySet>& sets, Proces
   if (left < peak.to_take_over + plan::kPreparedRoom) peak.to_take_over = 0;
 }
 
+bool CountsCommunicators(const plan::Plan& plan, const BytesBeside& beside) {
+  return plan.world <= kCommunicatorsCountedMax && beside.process.has_value() &&
+         beside.process->communicators.has_value();
+}
+
 // Without communicators.
 ProcessMemory TensorsOfRank(size_t rank, const MemoryPeak& peak, const DeviceProfile& profile) {
   ProcessMemory memory{.rank = Rank{static_cast<int32_t>(rank)}, .peak = peak};
@@ -84,13 +89,15 @@ ProcessMemory TensorsOfRank(size_t rank, const MemoryPeak& peak, const DevicePro
   return memory;
 }
 
-// The rank that takes most, but for communicators.
-size_t LargestOf(const std::vector<MemoryPeak>& peaks, const DeviceProfile& profile,
-                 int64_t device_memory) {
+// The rank that takes most, but for standby communicators.
+size_t LargestOf(const plan::Plan& plan, const std::vector<MemoryPeak>& peaks,
+                 const DeviceProfile& profile, int64_t device_memory) {
+  plan::PartSizes sizes;
+  const std::vector<int64_t> beside = BesideOfRanks(plan, BesideOf(profile), sizes);
   size_t largest = 0;
   int64_t most = -1;
   for (size_t rank = 0; rank < peaks.size(); ++rank) {
-    ProcessMemory memory = TensorsOfRank(rank, peaks[rank], profile);
+    ProcessMemory memory{.peak = peaks[rank], .unestimated = beside[rank]};
     LeaveOut(device_memory, {}, memory);
     if (memory.total() <= most) continue;
     most = memory.total();
@@ -133,13 +140,43 @@ int64_t BytesOfCommunicators(const plan::Plan& plan, Rank rank, const Communicat
   return sum;
 }
 
+BytesBeside BesideOf(const DeviceProfile& profile) {
+  return {.least = profile.unestimated_bytes, .process = profile.process};
+}
+
+std::vector<int64_t> BesideOfRanks(const plan::Plan& plan, const BytesBeside& beside,
+                                   plan::PartSizes& sizes) {
+  std::vector<int64_t> all(static_cast<size_t>(plan.world), beside.least);
+  if (!CountsCommunicators(plan, beside)) return all;
+  const CommunicatorsBytes& bytes = *beside.process->communicators;
+  const std::vector<plan::PeerCounts> peers = plan::CountPeers(plan, sizes);
+  std::vector<int64_t> communicators(all.size());
+  for (const plan::CommunicatorSpec& spec : plan::Communicators(plan)) {
+    const CommunicatorBytes& one = BytesOf(plan, spec.use, bytes);
+    for (const Rank rank : spec.ranks) communicators[static_cast<size_t>(rank.value)] += one.made;
+  }
+  for (size_t rank = 0; rank < all.size(); ++rank) {
+    if (communicators[rank] == 0) continue;
+    const plan::PeerCounts& of_rank = peers[rank];
+    const auto connected = [&](Use use, int32_t count) {
+      return count * BytesOf(plan, use, bytes).each_peer;
+    };
+    communicators[rank] +=
+        bytes.library + connected(Use::kForward, of_rank.links) +
+        connected(Use::kBackward, of_rank.links) + connected(Use::kControl, of_rank.control) +
+        connected(Use::kTensor, of_rank.tensor) + connected(Use::kData, of_rank.data);
+    all[rank] = std::max(all[rank], beside.process->context + communicators[rank]);
+  }
+  return all;
+}
+
 ProcessMemory MostMemory(const plan::Plan& plan, const DeviceProfile& profile,
                          const plan::SampleShape& samples, int64_t device_memory) {
   const std::vector<MemoryPeak> peaks = EstimatePeaks(plan, samples);
   // Of larger jobs what is beside tensors is looked at on one rank.
   size_t first = 0, end = peaks.size();
   if (plan.world > plan::kPreparedDevicesMax) {
-    first = LargestOf(peaks, profile, device_memory);
+    first = LargestOf(plan, peaks, profile, device_memory);
     end = first + 1;
   }
   ProcessMemory most;

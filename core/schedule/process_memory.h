@@ -12,7 +12,9 @@
 
 #include <cstdint>
 #include <optional>
+#include <vector>
 
+#include "core/plan/part_sizes.h"
 #include "core/plan/plan.h"
 #include "core/schedule/memory_peak.h"
 #include "core/schedule/profile.h"
@@ -33,6 +35,16 @@ struct ProcessMemory {
   }
 };
 inline constexpr int32_t kCommunicatorsCountedMax = 1024;
+
+// What processes take of devices beside what plans estimate.
+struct BytesBeside {
+  int64_t least = 0;                    // DeviceProfile::unestimated_bytes
+  std::optional<ProcessBytes> process;  // what it is at least where a plan has many communicators
+};
+BytesBeside BesideOf(const DeviceProfile& profile);
+// Of each rank of the plan, which trains in its first epoch.
+std::vector<int64_t> BesideOfRanks(const plan::Plan& plan, const BytesBeside& beside,
+                                   plan::PartSizes& sizes);
 
 // Of the rank that takes most. `device_memory`: of each device; 0: not known, which holds anything.
 ProcessMemory MostMemory(const plan::Plan& plan, const DeviceProfile& profile,

@@ -65,7 +65,6 @@ plan::Cluster ClusterOf(const SearchOptions& options) {
 plan::MemoryLimits LimitsOf(const SearchOptions& options) {
   plan::MemoryLimits limits;
   limits.devices.assign(static_cast<size_t>(options.devices), options.device_memory);
-  limits.LeaveRoom(options.profile.unestimated_bytes);
   return limits;
 }
 

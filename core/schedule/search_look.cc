@@ -76,7 +76,7 @@ LayoutLook::LayoutLook(const job::JobSpec& spec, const SearchSpace& space,
       options_(options),
       cluster_(cluster),
       bounds_(spec, space, options.profile, options.items),
-      plans_(cluster, options.device_memory, options.profile.unestimated_bytes) {
+      plans_(cluster, options.device_memory, BesideOf(options.profile)) {
   CountParameters();
 }
 
@@ -155,7 +155,7 @@ std::vector<LayoutLook::Way> LayoutLook::SettingsOf(const SearchLayout& layout) 
 
 absl::StatusOr<std::optional<Found>> LayoutLook::FoundOf(plan::Plan plan, size_t index, Care care,
                                                          double most) {
-  const int64_t memory = plans_.MemoryOf(plan);
+  const int64_t memory = care == Care::kWhole ? plans_.WholeMemoryOf(plan) : plans_.MemoryOf(plan);
   job::JobSpec spec = plan.spec;  // as a proposal has it
   if (options_.keep_written) spec.resources.devices = spec_.resources.devices;
   ASSIGN_OR_RETURN(Measured measured, MeasureWithin(most, care, std::move(plan), options_.profile,
@@ -175,7 +175,8 @@ absl::StatusOr<std::optional<Found>> LayoutLook::Admit(const Found& written,
                                                        double most) {
   job::JobSpec spec = written.proposal.spec;
   spec.resources.devices = std::max(spec.resources.devices, spec.World());
-  ASSIGN_OR_RETURN(Admitted admitted, AdmitWithoutRisks(spec, cluster_, limits, Epoch{1}, sizes_));
+  ASSIGN_OR_RETURN(Admitted admitted,
+                   AdmitWithoutRisks(spec, cluster_, limits, Epoch{1}, plans_.beside(), sizes_));
   plans_.Forget();
   ASSIGN_OR_RETURN(std::optional<Found> found,
                    FoundOf(std::move(admitted.plan), written.index, Care::kWhole,
@@ -207,6 +208,7 @@ absl::StatusOr<std::optional<Found>> LayoutLook::BestWay(const SearchLayout& lay
     const bool better =
         one.has_value() && (!looked_.found.has_value() || one->Key() < looked_.found->Key());
     if (!better) return std::nullopt;
+    if (!plans_.FitsWithAll(way)) continue;
     return one;
   }
   return std::nullopt;

@@ -70,6 +70,7 @@ SearchPlans::Drafted* SearchPlans::DraftOf(const Setting& setting) {
   plan::Plan& plan = known->plan;
   if (known->dealt != setting.micro) {
     known->dealt = 0;
+    known->beside.clear();
     plan.spec.batch.micro = setting.micro;
     if (!plan::DealBatch(&plan).ok()) return nullptr;
     known->dealt = setting.micro;
@@ -98,22 +99,22 @@ const std::vector<int64_t>& SearchPlans::StateOf(const plan::Plan& plan) {
   return entry->second;
 }
 
-SearchPlans::Need SearchPlans::NeedOf(
-    const std::vector<int64_t>& state,
-    const std::vector<const std::vector<int64_t>*>& activations) const {
+SearchPlans::Need SearchPlans::NeedOf(const std::vector<int64_t>& state,
+                                      const Activations& activations,
+                                      const std::vector<int64_t>& beside) const {
   Need most;
   for (size_t rank = 0; rank < state.size(); ++rank) {
     int64_t kept = 0;
     for (const std::vector<int64_t>* of_module : activations) kept += (*of_module)[rank];
-    if (state[rank] + kept > most.total) most = {state[rank] + kept, kept};
+    const int64_t total = state[rank] + kept + (beside.empty() ? beside_.least : beside[rank]);
+    if (total > most.total) most = {total, kept};
   }
-  most.total += unestimated_;
   return most;
 }
 
 SearchPlans::Need SearchPlans::NeedOf(Drafted& drafted) {
   if (drafted.state == nullptr) drafted.state = &StateOf(drafted.plan);
-  std::vector<const std::vector<int64_t>*> activations;
+  Activations activations;
   for (int32_t module = 0; module < static_cast<int32_t>(drafted.plan.modules.size()); ++module) {
     const job::Schedule& schedule = drafted.schedule;
     const auto [entry, is_new] = activations_.try_emplace(
@@ -122,16 +123,16 @@ SearchPlans::Need SearchPlans::NeedOf(Drafted& drafted) {
     if (is_new) entry->second = plan::EstimateActivations(drafted.plan, module);
     activations.push_back(&entry->second);
   }
-  return NeedOf(*drafted.state, activations);
+  return NeedOf(*drafted.state, activations, drafted.beside);
 }
 
-int64_t SearchPlans::MemoryOf(const plan::Plan& plan) {
+SearchPlans::Need SearchPlans::NeedOf(const plan::Plan& plan, const std::vector<int64_t>& beside) {
   std::vector<std::vector<int64_t>> of_modules;
   for (int32_t module = 0; module < static_cast<int32_t>(plan.modules.size()); ++module)
     of_modules.push_back(plan::EstimateActivations(plan, module));
-  std::vector<const std::vector<int64_t>*> activations;
+  Activations activations;
   for (const std::vector<int64_t>& of_module : of_modules) activations.push_back(&of_module);
-  return NeedOf(StateOf(plan), activations).total;
+  return NeedOf(StateOf(plan), activations, beside);
 }
 
 // Where a step's microbatches fill all stages, no module is ahead of them, and each has its rows of
@@ -175,13 +176,31 @@ bool SearchPlans::Fits(const Setting& setting) {
   if (drafted == nullptr) return false;
   if (device_memory_ == 0) return true;
   const Need need = NeedOf(*drafted);
-  if (need.total <= device_memory_) {
-    if (!moved_) with_mirrors_.push_back(setting);
-    return true;
+  if (need.total > device_memory_) {
+    NoteMisfit(setting, need);
+    return false;
   }
-  misfits_.push_back({setting, need});
-  if (KeepsLeast(setting)) least_memory_ = std::min(least_memory_, static_cast<double>(need.total));
+  // To count communicators takes a good part of the time of a glance.
+  if (need.total + beside_.least > device_memory_ && !FitsWithAll(setting)) return false;
+  if (!moved_) with_mirrors_.push_back(setting);
+  return true;
+}
+
+bool SearchPlans::FitsWithAll(const Setting& setting) {
+  Drafted* drafted = DraftOf(setting);
+  if (drafted == nullptr) return false;
+  if (device_memory_ == 0) return true;
+  if (drafted->beside.empty()) drafted->beside = BesideOfRanks(drafted->plan, beside_, sizes_);
+  const Need need = NeedOf(*drafted);
+  if (need.total <= device_memory_) return true;
+  NoteMisfit(setting, need);
   return false;
+}
+
+void SearchPlans::NoteMisfit(const Setting& setting, const Need& need) {
+  misfits_.push_back({setting, need});
+  if (!moved_) std::erase(with_mirrors_, setting);
+  if (KeepsLeast(setting)) least_memory_ = std::min(least_memory_, static_cast<double>(need.total));
 }
 
 bool SearchPlans::LeastFits(Setting setting) {

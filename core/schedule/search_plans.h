@@ -15,16 +15,17 @@
 #include "core/job/job_spec.h"
 #include "core/plan/part_sizes.h"
 #include "core/plan/plan.h"
+#include "core/schedule/process_memory.h"
 #include "core/schedule/search_bound.h"
 
 namespace phalanx::schedule {
 
 class SearchPlans {
  public:
-  // `device_memory`: bytes of each device, 0: not known, which holds anything; `unestimated`: what
-  // no estimate counts of them. `cluster` outlives it.
-  SearchPlans(const plan::Cluster& cluster, int64_t device_memory, int64_t unestimated)
-      : cluster_(cluster), device_memory_(device_memory), unestimated_(unestimated) {}
+  // `device_memory`: bytes of each device, 0: not known, which holds anything. `cluster` outlives
+  // it.
+  SearchPlans(const plan::Cluster& cluster, int64_t device_memory, BytesBeside beside)
+      : cluster_(cluster), device_memory_(device_memory), beside_(std::move(beside)) {}
 
   // What is asked next is of this layout of the job, which outlives that.
   void Begin(const job::JobSpec& laid);
@@ -36,14 +37,22 @@ class SearchPlans {
   void Forget();
 
   const job::JobSpec& laid() const { return *laid_; }
+  const BytesBeside& beside() const { return beside_; }
 
   // The plan under the setting, without a digest, until the next call; nullptr: there is none. Of a
   // schedule it is made once: micro batch and recomputation decide nothing else in it.
   const plan::Plan* Under(const Setting& setting);
-  // Bytes of the rank that needs most, with what no estimate counts.
-  int64_t MemoryOf(const plan::Plan& plan);
-  // Whether there is a plan under the setting that fits.
+  // Bytes of the rank that needs most, with the least that its process takes.
+  int64_t MemoryOf(const plan::Plan& plan) { return NeedOf(plan, {}).total; }
+  // The same with all that it takes.
+  int64_t WholeMemoryOf(const plan::Plan& plan) {
+    return NeedOf(plan, BesideOfRanks(plan, beside_, sizes_)).total;
+  }
+  // Whether there is a plan under the setting that fits: where little is left of a device, with all
+  // that processes take, else with the least that they do.
   bool Fits(const Setting& setting);
+  // Whether one of which Fits says so fits with all.
+  bool FitsWithAll(const Setting& setting);
   // Whether homes are moved, and mirrors are known to fit under this setting.
   bool KeepsMirrors(const Setting& setting) const;
   // Whether what keeps least under the schedule and micro batch of the setting fits.
@@ -80,21 +89,27 @@ class SearchPlans {
     plan::Plan plan;
     int64_t dealt = 0;                            // the micro batch; 0: none yet
     const std::vector<int64_t>* state = nullptr;  // of states_; nullptr: not asked for yet
+    // Of each rank what its process takes, of this micro batch; empty: not asked for yet.
+    std::vector<int64_t> beside;
   };
 
   Drafted* DraftOf(const Setting& setting);
   const std::vector<int64_t>& StateOf(const plan::Plan& plan);
-  // Where `activations` are those of each module.
-  Need NeedOf(const std::vector<int64_t>& state,
-              const std::vector<const std::vector<int64_t>*>& activations) const;
-  Need NeedOf(Drafted& drafted);
+  using Activations = std::vector<const std::vector<int64_t>*>;  // of each module
+  // `beside`: what its process takes of each rank's device; empty: the least.
+  Need NeedOf(const std::vector<int64_t>& state, const Activations& activations,
+              const std::vector<int64_t>& beside) const;
+  Need NeedOf(const plan::Plan& plan, const std::vector<int64_t>& beside);
+  Need NeedOf(Drafted& drafted);  // with what is known of its processes
+  void NoteMisfit(const Setting& setting, const Need& need);
   // Whether a misfit of other microbatches says that these do not fit either.
   bool IsTooLarge(const Setting& setting);
   // Whether ranks keep as many microbatches as of any smaller ones, and of each no fewer rows.
   bool KeepsAsManyAsOfSmaller(const Setting& setting);
 
   const plan::Cluster& cluster_;
-  const int64_t device_memory_, unestimated_;
+  const int64_t device_memory_;
+  const BytesBeside beside_;
   plan::PartSizes sizes_;
   const job::JobSpec* laid_ = nullptr;
   bool has_mirrors_ = false;                         // any plan of this layout

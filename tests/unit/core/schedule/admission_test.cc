@@ -45,6 +45,31 @@ TEST(AdmissionTest, MemoryForAnyLoss_IsPlannedAsWritten) {
   EXPECT_EQ(plan->digest, plan::MakePlan(spec, plan::MakeCluster(1, 4), Epoch{1})->digest);
 }
 
+// By what communicators take a plan may fit or not, and a spare device is left as little as any.
+TEST(AdmissionTest, WhatProcessesTake_HasItsPlaceBesideWhatIsEstimated) {
+  const job::JobSpec spec = TwoReplicas();
+  constexpr int64_t kLeast = 3'000, kWide = 50'000;
+  BytesBeside beside{
+      .least = kLeast,
+      .process = ProcessBytes{.context = 1'000,
+                              .communicators = CommunicatorsBytes{.wide = {.made = kWide}}}};
+  const auto admitted = [&](int64_t left, int64_t devices) {
+    return AdmitJob(spec, plan::MakeCluster(1, static_cast<int32_t>(devices)),
+                    {.devices = std::vector<int64_t>(static_cast<size_t>(devices),
+                                                     NeedsOf(spec).narrowed + left)},
+                    Epoch{1}, beside);
+  };
+  // A tensor group and a data group of each rank.
+  const int64_t taken = 1'000 + 2 * kWide;
+  EXPECT_THAT(admitted(taken, 4)->notes, IsEmpty());
+  EXPECT_EQ(admitted(taken - 1, 4)->layout.micro, 4);
+  EXPECT_THAT(admitted(taken, 5)->notes, IsEmpty());
+  EXPECT_EQ(admitted(taken - 1, 5)->layout.micro, 4);
+  beside.process.reset();
+  EXPECT_THAT(admitted(kLeast, 4)->notes, IsEmpty());
+  EXPECT_EQ(admitted(kLeast - 1, 4)->layout.micro, 4);
+}
+
 TEST(AdmissionTest, UnknownMemory_IsPlannedAsWritten) {
   const absl::StatusOr<plan::Plan> plan = Admitted(TwoReplicas(), 0);
   ASSERT_TRUE(plan.ok()) << plan.status();

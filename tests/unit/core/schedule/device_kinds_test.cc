@@ -38,13 +38,29 @@ TEST(DeviceKindsTest, CostsOfDevices_OfNoKnownKind_AreNominalAndSayWhy) {
   EXPECT_EQ(why({"a", "b", "c", "d", "e"}), "devices are not alike: a, b, c and 2 more");
 }
 
-TEST(DeviceKindsTest, BytesNotEstimated_AreThoseOfTheProfiles) {
-  const int64_t h200 = FindProfile("h200")->unestimated_bytes;
-  ASSERT_GT(h200, 0);
-  EXPECT_EQ(BytesNotEstimated({"NVIDIA H200"}), h200);
-  EXPECT_EQ(BytesNotEstimated({"NVIDIA H200", "NVIDIA L40S"}), h200);
-  EXPECT_EQ(BytesNotEstimated({"NVIDIA L40S", ""}), 0);
-  EXPECT_EQ(BytesNotEstimated({}), 0);
+TEST(DeviceKindsTest, WhatProcessesTake_IsThatOfTheProfiles) {
+  const DeviceProfile h200 = *FindProfile("h200");
+  ASSERT_GT(h200.unestimated_bytes, 0);
+  for (const std::set<std::string>& names :
+       {std::set<std::string>{"NVIDIA H200"}, {"NVIDIA H200", "NVIDIA L40S"}}) {
+    const BytesBeside beside = BesideOfDevices(names);
+    EXPECT_EQ(beside.least, h200.unestimated_bytes);
+    ASSERT_TRUE(beside.process.has_value());
+    EXPECT_EQ(beside.process->context, h200.process->context);
+  }
+  for (const std::set<std::string>& names : {std::set<std::string>{}, {"NVIDIA L40S", ""}}) {
+    EXPECT_EQ(BesideOfDevices(names).least, 0);
+    EXPECT_FALSE(BesideOfDevices(names).process.has_value());
+  }
+}
+
+// A search under the nominal profile leaves as much room as admission.
+TEST(DeviceKindsTest, DevicesThatAreNotAlike_KeepWhatProcessesTake) {
+  const DeviceCosts costs = CostsOfDevices({"NVIDIA H200", "NVIDIA L40S"});
+  EXPECT_EQ(costs.profile.name, kNominalDevice);
+  EXPECT_EQ(costs.profile.unestimated_bytes, FindProfile("h200")->unestimated_bytes);
+  EXPECT_TRUE(costs.profile.process.has_value());
+  EXPECT_FALSE(CostsOfDevices({"NVIDIA L40S"}).profile.process.has_value());
 }
 
 }  // namespace

@@ -52,6 +52,24 @@ TEST(ProcessMemoryTest, Communicators_AreCountedByUseAndPeers) {
   EXPECT_EQ(bytes(JobOf({.pp = 2})), 10 + 2 * (100'000 + 10'000));
 }
 
+TEST(ProcessMemoryTest, BesideEstimates_IsContextAndCommunicators_AndNoLessThanWasMeasured) {
+  const plan::Plan plan = OnOneNode(JobOf({.tp = 2, .dp = 3, .pp = 2}));
+  const auto beside = [&plan](const DeviceProfile& profile) {
+    plan::PartSizes sizes;
+    return BesideOfRanks(plan, BesideOf(profile), sizes);
+  };
+  std::vector<int64_t> expected;
+  for (int32_t rank = 0; rank < plan.world; ++rank) {
+    expected.push_back(500 + kBytes.library + BytesOfCommunicators(plan, Rank{rank}, kBytes));
+    EXPECT_GT(expected.back(), 500 + kBytes.library);
+  }
+  DeviceProfile profile = WithProcess(kBytes);
+  EXPECT_EQ(beside(profile), expected);
+  profile.unestimated_bytes = 10'000'000;
+  EXPECT_EQ(beside(profile), std::vector<int64_t>(12, 10'000'000));
+  EXPECT_EQ(beside(WithProcess(std::nullopt)), std::vector<int64_t>(12, 77));
+}
+
 TEST(ProcessMemoryTest, OfAProfileWithoutParts_HasTheirSum) {
   DeviceProfile profile = NominalProfile();
   profile.unestimated_bytes = 77;

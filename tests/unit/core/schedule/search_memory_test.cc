@@ -8,8 +8,9 @@
 #include <utility>
 #include <vector>
 
-#include "core/plan/memory_fit.h"
+#include "absl/strings/str_cat.h"
 #include "core/schedule/admission.h"
+#include "core/schedule/process_memory.h"
 #include "core/schedule/search_setting.h"
 #include "tests/unit/core/schedule/searches.h"
 
@@ -75,6 +76,36 @@ TEST(SearchMemoryTest, Search_Proposals_FitWithWhatNoEstimateCounts) {
   const SearchResult smaller = Search(
       LargeWithEncoder(), {.devices = 4, .device_memory = left, .profile = profile, .items = 4});
   EXPECT_EQ(found.best.front().step, smaller.best.front().step);
+}
+
+// More ranks to talk to take more of a device.
+TEST(SearchMemoryTest, Search_Proposals_FitWithTheCommunicatorsOfTheirPlans) {
+  DeviceProfile profile = SteadyH200();
+  profile.process = FindProfile("h200")->process;
+  profile.process->communicators->wide.each_peer = int64_t{4} << 30;
+  profile.unestimated_bytes = FindProfile("h200")->unestimated_bytes;
+  int32_t beyond = 0;
+  for (const int64_t gib : {40, 48, 60, 80}) {
+    const int64_t memory = gib << 30;
+    const SearchResult found =
+        Search(LargeWithEncoder(),
+               {.devices = 8, .device_memory = memory, .profile = profile, .items = 4});
+    for (const Proposal& proposal : found.best) {
+      SCOPED_TRACE(absl::StrCat(gib, " ", Shape(proposal.spec)));
+      EXPECT_LE(proposal.memory, memory);
+      const auto plan =
+          AdmitJob(proposal.spec, plan::MakeCluster(1, 8),
+                   {.devices = std::vector<int64_t>(8, memory)}, Epoch{1}, BesideOf(profile));
+      ASSERT_TRUE(plan.ok()) << plan.status();
+      EXPECT_EQ(Measure(*plan, profile, 4)->step, proposal.step);
+      const ProcessMemory most = MostMemory(*plan, profile, {}, memory);
+      // What is prepared for losses is left out where there is no room for it.
+      const int64_t beside = *most.context + *most.communicators;
+      EXPECT_LE(most.peak.step.total() + beside, memory);
+      beyond += beside > profile.unestimated_bytes;
+    }
+  }
+  EXPECT_GT(beyond, 0) << "which this test is about";
 }
 
 TEST(SearchMemoryTest, Search_WhereAdmissionLowersTheFastest_ProposesWhatItWouldGive) {
@@ -158,10 +189,9 @@ TEST(SearchMemoryTest, Search_Proposals_SurviveWhatTheirPlansSay) {
         Search(LargeWithEncoder(),
                {.devices = 4, .device_memory = memory, .profile = SteadyH200(), .items = 4});
     for (const Proposal& proposal : found.best) {
-      plan::MemoryLimits limits{.devices = std::vector<int64_t>(4, memory)};
-      limits.LeaveRoom(SteadyH200().unestimated_bytes);
       const auto plan =
-          AdmitJob(proposal.spec, plan::MakeCluster(1, proposal.spec.World()), limits, Epoch{1});
+          AdmitJob(proposal.spec, plan::MakeCluster(1, proposal.spec.World()),
+                   {.devices = std::vector<int64_t>(4, memory)}, Epoch{1}, BesideOf(SteadyH200()));
       ASSERT_TRUE(plan.ok()) << plan.status();
       const bool costs = std::any_of(
           plan->notes.begin(), plan->notes.end(),

@@ -33,7 +33,7 @@ class SearchPlansTest : public testing::Test {
  protected:
   // A search that does not know the memory estimates each.
   int64_t NeedOf(const Setting& setting) {
-    SearchPlans plans(cluster_, 0, 0);
+    SearchPlans plans(cluster_, 0, {});
     plans.Begin(laid_);
     const plan::Plan* plan = plans.Under(setting);
     EXPECT_NE(plan, nullptr);
@@ -50,7 +50,7 @@ TEST_F(SearchPlansTest, LargerMicrobatchesThatKeepLess_FitWhereSmallerOnesDoNot)
   Setting large = small;
   large.micro = 4;
   ASSERT_LT(NeedOf(large), NeedOf(small));
-  SearchPlans plans(cluster_, NeedOf(large), 0);
+  SearchPlans plans(cluster_, NeedOf(large), {});
   plans.Begin(laid_);
   EXPECT_FALSE(plans.Fits(small));
   EXPECT_TRUE(plans.Fits(large));
@@ -62,7 +62,7 @@ TEST_F(SearchPlansTest, Fits_OfAnySettingBehindAnyOther_IsWhatItsEstimateSays) {
     for (const int64_t first : {1, 2, 4, 8, 16, 64}) {
       const Setting tight{.micro = first, .schedule = {.name = name}};
       const int64_t memory = NeedOf(tight) - 1;
-      SearchPlans plans(cluster_, memory, 0);
+      SearchPlans plans(cluster_, memory, {});
       plans.Begin(laid_);
       EXPECT_FALSE(plans.Fits(tight));
       for (const int64_t micro : {1, 2, 4, 8, 16, 64}) {
@@ -77,7 +77,7 @@ TEST_F(SearchPlansTest, Fits_OfAnySettingBehindAnyOther_IsWhatItsEstimateSays) {
 TEST_F(SearchPlansTest, MemoryUnderAnySettings_IsThatOfAWholeEstimate) {
   constexpr job::Recompute kAll[] = {job::Recompute::kNone, job::Recompute::kSelective,
                                      job::Recompute::kFull};
-  SearchPlans plans(cluster_, 0, 0);
+  SearchPlans plans(cluster_, 0, {});
   plans.Begin(laid_);
   std::set<int64_t> needs;
   for (const int64_t micro : {1, 4, 1, 16}) {
@@ -96,7 +96,7 @@ TEST_F(SearchPlansTest, MemoryUnderAnySettings_IsThatOfAWholeEstimate) {
           for (const plan::MemoryEstimate& rank : plan::EstimateMemory(*plan))
             most = std::max(most, rank.total());
           EXPECT_EQ(plans.MemoryOf(*plan), most) << "micro " << micro;
-          SearchPlans tight(cluster_, most, 0), tighter(cluster_, most - 1, 0);
+          SearchPlans tight(cluster_, most, {}), tighter(cluster_, most - 1, {});
           for (SearchPlans* other : {&tight, &tighter}) {
             other->Begin(laid_);
             for (const int64_t before : {int64_t{2}, micro})

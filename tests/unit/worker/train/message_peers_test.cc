@@ -6,9 +6,11 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "core/base/prng.h"
 #include "core/plan/derivation.h"
 #include "core/plan/loss.h"
+#include "core/plan/part_sizes.h"
 #include "gtest/gtest.h"
 #include "tests/support/layouts.h"
 #include "tests/support/specs.h"
@@ -74,6 +76,46 @@ void ExpectBothNameEachOther(const plan::Plan& plan) {
 TEST(MessagePeersTest, OfTwoRanks_BothNameEachOther) {
   ExpectBothNameEachOther(TiedWidePlan());
   for (const plan::Plan& plan : DamagedPlans()) ExpectBothNameEachOther(plan);
+}
+
+void ExpectCounted(const plan::Plan& plan, plan::PartSizes& sizes) {
+  const std::vector<plan::CommunicatorSpec> specs = plan::Communicators(plan);
+  const std::vector<plan::PeerCounts> counted = plan::CountPeers(plan, sizes);
+  ASSERT_EQ(static_cast<int32_t>(counted.size()), plan.world);
+  for (int32_t rank = 0; rank < plan.world; ++rank) {
+    SCOPED_TRACE(absl::StrCat("rank ", rank));
+    const auto peers = MessagePeers(plan, Rank{rank}, specs);
+    std::map<Use, int32_t> named;
+    for (size_t i = 0; i < specs.size(); ++i)
+      named[specs[i].use] += static_cast<int32_t>(peers[i].size());
+    const plan::PeerCounts& counts = counted[static_cast<size_t>(rank)];
+    EXPECT_EQ(counts.links, named[Use::kForward]);
+    EXPECT_EQ(counts.links, named[Use::kBackward]);
+    EXPECT_EQ(counts.control, named[Use::kControl]);
+    EXPECT_EQ(counts.tensor, named[Use::kTensor]);
+    EXPECT_EQ(counts.data, named[Use::kData]);
+  }
+}
+
+TEST(MessagePeersTest, Counts_AreOfThoseThatAreNamed) {
+  plan::PartSizes sizes;
+  ExpectCounted(TiedWidePlan(), sizes);
+  plan::PartSizes of_damaged;
+  for (const plan::Plan& plan : DamagedPlans()) ExpectCounted(plan, of_damaged);
+  // Two modules share their ranks, their groups and their mirrors; the third is cut otherwise.
+  for (const int32_t copies : {1, 2, 3}) {
+    AJob job = AJob()
+                   .Module("vision", support::ClipVision(), {.dp = 6, .offset = 0})
+                   .Module("audio", support::ClipVision(), {.dp = 6, .offset = 0})
+                   .Module("language", support::Llama({.layers = 4}),
+                           {.tp = 2, .dp = 3, .pp = 1, .offset = 0})
+                   .Edge("vision", "language", {.projector = 16})
+                   .Edge("audio", "language", {.projector = 16})
+                   .Batch(12, 2);
+    job.spec().recovery.state_copies = copies;
+    plan::PartSizes of_job;
+    ExpectCounted(PlanOf(job), of_job);
+  }
 }
 
 void ExpectAllNamed(const plan::Plan& plan) {
