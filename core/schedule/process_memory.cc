@@ -73,9 +73,28 @@ void LeaveOut(int64_t device_memory, const std::vector<StandbySet>& sets, Proces
   if (left < peak.to_take_over + plan::kPreparedRoom) peak.to_take_over = 0;
 }
 
-bool CountsCommunicators(const plan::Plan& plan, const BytesBeside& beside) {
-  return plan.world <= kCommunicatorsCountedMax && beside.process.has_value() &&
-         beside.process->communicators.has_value();
+// Of each rank, with the library's.
+std::vector<int64_t> BytesOfAllCommunicators(const plan::Plan& plan,
+                                             const CommunicatorsBytes& bytes,
+                                             plan::PartSizes& sizes) {
+  std::vector<int64_t> all(static_cast<size_t>(plan.world));
+  for (const plan::CommunicatorSpec& spec : plan::Communicators(plan)) {
+    const CommunicatorBytes& one = BytesOf(plan, spec.use, bytes);
+    for (const Rank rank : spec.ranks) all[static_cast<size_t>(rank.value)] += one.made;
+  }
+  const std::vector<plan::PeerCounts> peers = plan::CountPeers(plan, sizes);
+  for (size_t rank = 0; rank < all.size(); ++rank) {
+    if (all[rank] == 0) continue;
+    const auto connected = [&](Use use, int32_t count) {
+      return count * BytesOf(plan, use, bytes).each_peer;
+    };
+    all[rank] += bytes.library + connected(Use::kForward, peers[rank].links) +
+                 connected(Use::kBackward, peers[rank].links) +
+                 connected(Use::kControl, peers[rank].control) +
+                 connected(Use::kTensor, peers[rank].tensor) +
+                 connected(Use::kData, peers[rank].data);
+  }
+  return all;
 }
 
 // Without communicators.
@@ -147,26 +166,12 @@ BytesBeside BesideOf(const DeviceProfile& profile) {
 std::vector<int64_t> BesideOfRanks(const plan::Plan& plan, const BytesBeside& beside,
                                    plan::PartSizes& sizes) {
   std::vector<int64_t> all(static_cast<size_t>(plan.world), beside.least);
-  if (!CountsCommunicators(plan, beside)) return all;
-  const CommunicatorsBytes& bytes = *beside.process->communicators;
-  const std::vector<plan::PeerCounts> peers = plan::CountPeers(plan, sizes);
+  if (!beside.process.has_value()) return all;
   std::vector<int64_t> communicators(all.size());
-  for (const plan::CommunicatorSpec& spec : plan::Communicators(plan)) {
-    const CommunicatorBytes& one = BytesOf(plan, spec.use, bytes);
-    for (const Rank rank : spec.ranks) communicators[static_cast<size_t>(rank.value)] += one.made;
-  }
-  for (size_t rank = 0; rank < all.size(); ++rank) {
-    if (communicators[rank] == 0) continue;
-    const plan::PeerCounts& of_rank = peers[rank];
-    const auto connected = [&](Use use, int32_t count) {
-      return count * BytesOf(plan, use, bytes).each_peer;
-    };
-    communicators[rank] +=
-        bytes.library + connected(Use::kForward, of_rank.links) +
-        connected(Use::kBackward, of_rank.links) + connected(Use::kControl, of_rank.control) +
-        connected(Use::kTensor, of_rank.tensor) + connected(Use::kData, of_rank.data);
+  if (beside.process->communicators.has_value() && plan.world <= kCommunicatorsCountedMax)
+    communicators = BytesOfAllCommunicators(plan, *beside.process->communicators, sizes);
+  for (size_t rank = 0; rank < all.size(); ++rank)
     all[rank] = std::max(all[rank], beside.process->context + communicators[rank]);
-  }
   return all;
 }
 

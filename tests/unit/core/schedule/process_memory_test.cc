@@ -67,7 +67,9 @@ TEST(ProcessMemoryTest, BesideEstimates_IsContextAndCommunicators_AndNoLessThanW
   EXPECT_EQ(beside(profile), expected);
   profile.unestimated_bytes = 10'000'000;
   EXPECT_EQ(beside(profile), std::vector<int64_t>(12, 10'000'000));
-  EXPECT_EQ(beside(WithProcess(std::nullopt)), std::vector<int64_t>(12, 77));
+  EXPECT_EQ(beside(WithProcess(std::nullopt)), std::vector<int64_t>(12, 500));
+  profile.process.reset();
+  EXPECT_EQ(beside(profile), std::vector<int64_t>(12, 10'000'000));
 }
 
 TEST(ProcessMemoryTest, OfAProfileWithoutParts_HasTheirSum) {
