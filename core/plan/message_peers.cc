@@ -1,6 +1,7 @@
 #include "core/plan/message_peers.h"
 
 #include <algorithm>
+#include <limits>
 #include <map>
 #include <set>
 #include <tuple>
@@ -21,17 +22,23 @@ using Use = CommunicatorSpec::Use;
 // To connect two ranks takes some 10 ms for each of the communicator's channels.
 constexpr std::ptrdiff_t kStatePeersEachSide = 8;
 
-// Those that differ in what lanes work on, of which there are few.
-std::vector<MicrobatchSamples> Microbatches(const Plan& plan) {
+constexpr int64_t kAllMicrobatches = std::numeric_limits<int64_t>::max();
+
+// Those that differ in what lanes work on, of which there are few; of what is trained and of what
+// may be evaluated at most so many each, evenly.
+std::vector<MicrobatchSamples> Microbatches(const Plan& plan, int64_t most_of_each) {
   std::map<std::vector<int64_t>, MicrobatchSamples> distinct;
   const auto add = [&distinct](MicrobatchSamples samples) {
     std::vector<int64_t> lanes = samples.lane_first;
     distinct.try_emplace(std::move(lanes), std::move(samples));
   };
-  for (int64_t m = 0; m < plan.microbatches; ++m) add(SamplesOfMicrobatch(plan, m));
+  const auto each_of = [most_of_each](int64_t all, const auto& take) {
+    const int64_t some = std::min(all, most_of_each);
+    for (int64_t i = 0; i < some; ++i) take(some == all ? i : i * all / some);
+  };
+  each_of(plan.microbatches, [&](int64_t m) { add(SamplesOfMicrobatch(plan, m)); });
   // Evaluation ends with what is left of the data, and shows a few samples.
-  const int64_t most = SamplesAtOnce(plan);
-  for (int64_t count = 1; count <= most; ++count) add(DealMicrobatch(plan, count));
+  each_of(SamplesAtOnce(plan), [&](int64_t less) { add(DealMicrobatch(plan, less + 1)); });
   std::vector<MicrobatchSamples> result;
   for (auto& [lanes, samples] : distinct) result.push_back(std::move(samples));
   return result;
@@ -44,7 +51,7 @@ std::set<Rank> PeersOfLinks(const Plan& plan, Rank rank) {
       return place.module == end.module && place.pp == end.stage;
     });
   };
-  const std::vector<MicrobatchSamples> microbatches = Microbatches(plan);
+  const std::vector<MicrobatchSamples> microbatches = Microbatches(plan, kAllMicrobatches);
   std::set<Rank> peers;
   for (size_t link = 0; link < plan.links.size(); ++link) {
     if (!here(plan.links[link].from) && !here(plan.links[link].to)) continue;
@@ -103,6 +110,9 @@ void InsertPeersOfState(const Plan& plan, const Place& place, Rank rank, std::se
   peers.erase(rank);
 }
 
+// Of more the others add few peers.
+constexpr int64_t kMicrobatchesCounted = 64;
+
 std::vector<PeerCounts> CountPeersOfLinks(const Plan& plan) {
   const auto world = static_cast<size_t>(plan.world);
   std::vector<bool> met(world * world);
@@ -119,7 +129,7 @@ std::vector<PeerCounts> CountPeersOfLinks(const Plan& plan) {
       if (message.count > 0 && message.from != message.to) meet(message.from, message.to);
     }
   };
-  const std::vector<MicrobatchSamples> microbatches = Microbatches(plan);
+  const std::vector<MicrobatchSamples> microbatches = Microbatches(plan, kMicrobatchesCounted);
   for (size_t link = 0; link < plan.links.size(); ++link) {
     // From stage to stage of a module all samples stay on their lanes, of which all have some here.
     if (plan.links[link].edge < 0) {
