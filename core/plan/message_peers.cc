@@ -1,7 +1,6 @@
 #include "core/plan/message_peers.h"
 
 #include <algorithm>
-#include <limits>
 #include <map>
 #include <set>
 #include <tuple>
@@ -22,23 +21,17 @@ using Use = CommunicatorSpec::Use;
 // To connect two ranks takes some 10 ms for each of the communicator's channels.
 constexpr std::ptrdiff_t kStatePeersEachSide = 8;
 
-constexpr int64_t kAllMicrobatches = std::numeric_limits<int64_t>::max();
-
-// Those that differ in what lanes work on, of which there are few; of what is trained and of what
-// may be evaluated at most so many each, evenly.
-std::vector<MicrobatchSamples> Microbatches(const Plan& plan, int64_t most_of_each) {
+// Those that differ in what lanes work on, of which there are few.
+std::vector<MicrobatchSamples> Microbatches(const Plan& plan) {
   std::map<std::vector<int64_t>, MicrobatchSamples> distinct;
   const auto add = [&distinct](MicrobatchSamples samples) {
     std::vector<int64_t> lanes = samples.lane_first;
     distinct.try_emplace(std::move(lanes), std::move(samples));
   };
-  const auto each_of = [most_of_each](int64_t all, const auto& take) {
-    const int64_t some = std::min(all, most_of_each);
-    for (int64_t i = 0; i < some; ++i) take(some == all ? i : i * all / some);
-  };
-  each_of(plan.microbatches, [&](int64_t m) { add(SamplesOfMicrobatch(plan, m)); });
+  for (int64_t m = 0; m < plan.microbatches; ++m) add(SamplesOfMicrobatch(plan, m));
   // Evaluation ends with what is left of the data, and shows a few samples.
-  each_of(SamplesAtOnce(plan), [&](int64_t less) { add(DealMicrobatch(plan, less + 1)); });
+  const int64_t most = SamplesAtOnce(plan);
+  for (int64_t count = 1; count <= most; ++count) add(DealMicrobatch(plan, count));
   std::vector<MicrobatchSamples> result;
   for (auto& [lanes, samples] : distinct) result.push_back(std::move(samples));
   return result;
@@ -51,7 +44,7 @@ std::set<Rank> PeersOfLinks(const Plan& plan, Rank rank) {
       return place.module == end.module && place.pp == end.stage;
     });
   };
-  const std::vector<MicrobatchSamples> microbatches = Microbatches(plan, kAllMicrobatches);
+  const std::vector<MicrobatchSamples> microbatches = Microbatches(plan);
   std::set<Rank> peers;
   for (size_t link = 0; link < plan.links.size(); ++link) {
     if (!here(plan.links[link].from) && !here(plan.links[link].to)) continue;
@@ -110,8 +103,38 @@ void InsertPeersOfState(const Plan& plan, const Place& place, Rank rank, std::se
   peers.erase(rank);
 }
 
-// Of more the others add few peers.
-constexpr int64_t kMicrobatchesCounted = 64;
+// Of those, the ones in which some lane of one module has samples in common with a lane of another,
+// or of its own, that it had none in common with before: the others bring about no other messages.
+std::vector<const MicrobatchSamples*> ThoseOfNewLanes(
+    const Plan& plan, int32_t from, int32_t to,
+    const std::vector<MicrobatchSamples>& microbatches) {
+  const auto lanes_of = [&plan](int32_t module) {
+    return static_cast<size_t>(plan.replicas(module).replicas());
+  };
+  const size_t from_lanes = lanes_of(from), to_lanes = lanes_of(to);
+  const auto starts_of = [&](int32_t module, const MicrobatchSamples& samples) {
+    return module == plan.spec.language ? samples.lane_first
+                                        : LaneStarts(plan.modules[static_cast<size_t>(module)],
+                                                     static_cast<int64_t>(samples.samples.size()));
+  };
+  std::vector<bool> met(from_lanes * to_lanes);
+  std::vector<const MicrobatchSamples*> some;
+  // Those of more samples, in which more lanes meet, come last.
+  for (auto each = microbatches.rbegin(); each != microbatches.rend(); ++each) {
+    const MicrobatchSamples& samples = *each;
+    const std::vector<int64_t> one = starts_of(from, samples), other = starts_of(to, samples);
+    bool any = false;
+    for (size_t a = 0, b = 0; a < from_lanes && b < to_lanes;) {
+      if (std::max(one[a], other[b]) < std::min(one[a + 1], other[b + 1])) {
+        any |= !met[a * to_lanes + b];
+        met[a * to_lanes + b] = true;
+      }
+      (one[a + 1] <= other[b + 1] ? a : b) += 1;
+    }
+    if (any) some.push_back(&samples);
+  }
+  return some;
+}
 
 std::vector<PeerCounts> CountPeersOfLinks(const Plan& plan) {
   const auto world = static_cast<size_t>(plan.world);
@@ -124,21 +147,24 @@ std::vector<PeerCounts> CountPeersOfLinks(const Plan& plan) {
     ++counts[from].links;
     ++counts[to].links;
   };
-  const auto count = [&](size_t link, const MicrobatchSamples& samples) {
-    for (const LinkMessage& message : LinkMessages(plan, static_cast<int32_t>(link), samples)) {
-      if (message.count > 0 && message.from != message.to) meet(message.from, message.to);
-    }
-  };
-  const std::vector<MicrobatchSamples> microbatches = Microbatches(plan, kMicrobatchesCounted);
+  const std::vector<MicrobatchSamples> microbatches = Microbatches(plan);
+  std::map<std::pair<int32_t, int32_t>, std::vector<const MicrobatchSamples*>> of_modules;
   for (size_t link = 0; link < plan.links.size(); ++link) {
-    // From stage to stage of a module all samples stay on their lanes, of which all have some here.
-    if (plan.links[link].edge < 0) {
-      count(link, SamplesOfMicrobatch(plan, 0));
-      continue;
+    const int32_t from = plan.links[link].from.module, to = plan.links[link].to.module;
+    const auto [some, is_new] = of_modules.try_emplace({from, to});
+    if (is_new) some->second = ThoseOfNewLanes(plan, from, to, microbatches);
+    for (const MicrobatchSamples* samples : some->second) {
+      for (const LinkMessage& message : LinkMessages(plan, static_cast<int32_t>(link), *samples)) {
+        if (message.count > 0 && message.from != message.to) meet(message.from, message.to);
+      }
     }
-    for (const MicrobatchSamples& samples : microbatches) count(link, samples);
   }
   return counts;
+}
+
+// Whether state may move to the plan's ranks before they train.
+bool MovesState(const Plan& plan) {
+  return plan.layout.epoch.value > 1 && plan.layout.derivation >= kDerivationOfConnectedState;
 }
 
 // Those of places but for links. Of the replicas of one width all is alike but who mirrors whom.
@@ -252,8 +278,7 @@ std::vector<std::vector<int32_t>> MessagePeers(const Plan& plan, Rank rank,
                                                absl::Span<const CommunicatorSpec> specs) {
   const std::set<Rank> of_links = PeersOfLinks(plan, rank);
   std::set<Rank> of_ranks;  // on the control communicator
-  const bool moves =
-      plan.layout.epoch.value > 1 && plan.layout.derivation >= kDerivationOfConnectedState;
+  const bool moves = MovesState(plan);
   std::map<std::pair<Use, RankList>, std::set<Rank>> of_groups;
   for (const Place& place : plan.PlacesOf(rank)) {
     InsertOtherEnds(plan, TiedCopies(plan, place), rank, of_ranks);
@@ -291,15 +316,18 @@ std::vector<PeerCounts> CountPeers(const Plan& plan, PartSizes& sizes) {
     // Modules that share a group have alike peers in it.
     std::map<RankList, int32_t> tensor;
     std::map<int32_t, int32_t> data;
+    std::set<Rank> of_state;
     const auto raise = [](int32_t& most, int32_t peers) { most = std::max(most, peers); };
     for (const Place& place : plan.PlacesOf(Rank{rank})) {
       const auto [of_place, data_group] = of_places.Of(place);
       count.control += of_place.control;
+      if (MovesState(plan)) InsertPeersOfState(plan, place, Rank{rank}, of_state);
       if (of_place.tensor > 0)
         raise(tensor[plan.TensorGroup(place.module, place.dp, place.pp, place.cp)],
               of_place.tensor);
       raise(data[data_group], of_place.data);
     }
+    count.control += static_cast<int32_t>(of_state.size());
     for (const auto& [group, peers] : tensor) count.tensor += peers;
     for (const auto& [group, peers] : data) count.data += peers;
   }

@@ -24,7 +24,7 @@ namespace phalanx::plan {
 std::vector<std::vector<int32_t>> MessagePeers(const Plan& plan, Rank rank,
                                                absl::Span<const CommunicatorSpec> specs);
 
-// With how many a rank exchanges messages in a first epoch, in the sum over its communicators of a
+// With how many a rank exchanges messages, in the sum over its communicators of a
 // use: as many as MessagePeers names. Modules that share a group are counted once, as the one with
 // most.
 struct PeerCounts {

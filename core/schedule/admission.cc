@@ -317,10 +317,13 @@ absl::StatusOr<plan::Plan> AdmitWithout(const plan::Plan& healthy, absl::Span<co
                                         const plan::MemoryLimits& whole,
                                         const BytesBeside& beside) {
   plan::PartSizes sizes;
-  const plan::MemoryLimits limits = Room(whole, beside).For(healthy, sizes);
-  ASSIGN_OR_RETURN(
-      plan::Plan plan,
-      AdmitAfter(healthy, {.lost = {lost.begin(), lost.end()}, .spares = false}, limits));
+  const Room room(whole, beside);
+  ASSIGN_OR_RETURN(plan::Plan plan,
+                   AdmitAfter(healthy, {.lost = {lost.begin(), lost.end()}, .spares = false},
+                              room.For(healthy, sizes)));
+  // Replicas of several widths have other communicators.
+  const plan::MemoryLimits limits = room.For(plan, sizes);
+  RETURN_IF_ERROR(plan::CheckDeviceMemory(plan, NeedsOf(plan, limits, sizes), limits.devices));
   if (auto risk = RiskOfMoving(plan, limits.devices)) plan.notes.push_back(*std::move(risk));
   NoteRisks(LossesOf(plan, limits, sizes), limits, &plan);
   return plan;

@@ -58,9 +58,9 @@ absl::StatusOr<Admitted> AdmitWithoutRisks(const job::JobSpec& spec, const plan:
                                            const BytesBeside& beside, plan::PartSizes& sizes);
 
 // What is left of a plan that was admitted for a job that begins without the places `lost`
-// (plan::PlanWithout), within the same limits. Its notes are those of what was lowered, and of what
-// losing more costs.
-// Errors: those of plan::PlanWithout and plan::CheckMemory.
+// (plan::PlanWithout), within the same limits, of which its own processes take their part. Its
+// notes are those of what was lowered, and of what losing more costs. Errors: those of
+// plan::PlanWithout and plan::CheckMemory.
 absl::StatusOr<plan::Plan> AdmitWithout(const plan::Plan& healthy, absl::Span<const Rank> lost,
                                         const plan::MemoryLimits& limits,
                                         const BytesBeside& beside = {});

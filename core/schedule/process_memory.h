@@ -42,7 +42,7 @@ struct BytesBeside {
   std::optional<ProcessBytes> process;  // what it is at least where a plan has many communicators
 };
 BytesBeside BesideOf(const DeviceProfile& profile);
-// Of each rank of the plan, which trains in its first epoch.
+// Of each rank of the plan.
 std::vector<int64_t> BesideOfRanks(const plan::Plan& plan, const BytesBeside& beside,
                                    plan::PartSizes& sizes);
 

@@ -106,8 +106,9 @@ SearchPlans::Need SearchPlans::NeedOf(const std::vector<int64_t>& state,
   for (size_t rank = 0; rank < state.size(); ++rank) {
     int64_t kept = 0;
     for (const std::vector<int64_t>* of_module : activations) kept += (*of_module)[rank];
-    const int64_t total = state[rank] + kept + (beside.empty() ? beside_.least : beside[rank]);
-    if (total > most.total) most = {total, kept};
+    const int64_t taken = beside.empty() ? beside_.least : beside[rank];
+    const int64_t total = state[rank] + kept + taken;
+    if (total > most.total) most = {total, kept, taken};
   }
   return most;
 }
@@ -155,8 +156,11 @@ bool SearchPlans::IsTooLarge(const Setting& setting) {
                        other.setting.others == setting.others;
     if (!alike) return false;
     if (other.setting.micro == setting.micro) return true;
-    if (other.setting.micro < setting.micro) return KeepsAsManyAsOfSmaller(setting);
-    const double rest = static_cast<double>(other.need.total - other.need.activations);
+    // Of other microbatches a rank may have other peers.
+    const int64_t least = other.need.total - other.need.beside + beside_.least;
+    if (other.setting.micro < setting.micro)
+      return least > device_memory_ && KeepsAsManyAsOfSmaller(setting);
+    const double rest = static_cast<double>(least - other.need.activations);
     const double kept = static_cast<double>(other.need.activations) *
                         static_cast<double>(setting.micro) /
                         static_cast<double>(other.setting.micro);

@@ -75,7 +75,7 @@ class SearchPlans {
     friend auto operator<=>(const Division&, const Division&) = default;
   };
   struct Need {
-    int64_t total = 0, activations = 0;
+    int64_t total = 0, activations = 0, beside = 0;
   };
   // What does not fit.
   struct Misfit {

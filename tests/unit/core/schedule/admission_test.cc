@@ -70,6 +70,25 @@ TEST(AdmissionTest, WhatProcessesTake_HasItsPlaceBesideWhatIsEstimated) {
   EXPECT_EQ(admitted(kLeast - 1, 4)->layout.micro, 4);
 }
 
+// Replicas of several widths sum by messages, for which ranks are connected.
+TEST(AdmissionTest, WhatProcessesTakeOfAJobThatBeginsWithoutADevice_IsThatOfWhatIsLeft) {
+  job::JobSpec spec = TwoReplicas();
+  spec.recovery.ladder = {job::Rung::kShrink};
+  const plan::Plan healthy = *Admitted(spec, 0);
+  const int64_t needed = MostOf(*plan::PlanWithout(healthy, {Rank{0}}));
+  const int64_t each_peer = needed / 4;
+  const auto without = [&](int64_t peers) {
+    const BytesBeside beside{
+        .process = ProcessBytes{.communicators = CommunicatorsBytes{
+                                    .control = {.made = 1}, .wide = {.each_peer = each_peer}}}};
+    const std::vector<int64_t> devices(4, needed + 1 + peers * each_peer);
+    return AdmitWithout(healthy, {Rank{0}}, {.devices = devices}, beside).status();
+  };
+  EXPECT_TRUE(without(2).ok()) << without(2);
+  // As many as any rank has that keeps copies alike with the other one of its tensor group.
+  EXPECT_THAT(std::string(without(1).message()), HasSubstr("without rank 0, rank "));
+}
+
 TEST(AdmissionTest, UnknownMemory_IsPlannedAsWritten) {
   const absl::StatusOr<plan::Plan> plan = Admitted(TwoReplicas(), 0);
   ASSERT_TRUE(plan.ok()) << plan.status();

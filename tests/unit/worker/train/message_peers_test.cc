@@ -116,6 +116,30 @@ TEST(MessagePeersTest, Counts_AreOfThoseThatAreNamed) {
     plan::PartSizes of_job;
     ExpectCounted(PlanOf(job), of_job);
   }
+  // With each number of samples at once lanes are cut elsewhere.
+  plan::PartSizes of_many;
+  ExpectCounted(PlanOf(AJob()
+                           .Module("vision", support::ClipVision(), {.dp = 32})
+                           .Module("language", support::Llama(), {.tp = 2, .dp = 4})
+                           .Edge("vision", "language", {.projector = 16})
+                           .Batch(256, 32)),
+                of_many);
+  // The first microbatch has none for some lanes.
+  plan::PartSizes of_few;
+  ExpectCounted(PlanOf(AJob()
+                           .Module("language", support::Llama({.layers = 4, .tied_head = true}),
+                                   {.cp = 2, .dp = 6, .pp = 2})
+                           .Batch(6, 1)
+                           .Schedule(job::ScheduleName::kInterleaved, 2)),
+                of_few);
+}
+
+// Ranks of an epoch behind the first are connected for the state that moves to them.
+TEST(MessagePeersTest, Counts_OfALaterEpoch_HaveThoseWhoseStateMoves) {
+  plan::Layout layout = TiedWidePlan().layout;
+  layout.epoch = Epoch{2};
+  plan::PartSizes sizes;
+  ExpectCounted(*plan::Expand(TiedWidePlan().spec, std::move(layout)), sizes);
 }
 
 void ExpectAllNamed(const plan::Plan& plan) {
