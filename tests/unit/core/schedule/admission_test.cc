@@ -45,7 +45,7 @@ TEST(AdmissionTest, MemoryForAnyLoss_IsPlannedAsWritten) {
   EXPECT_EQ(plan->digest, plan::MakePlan(spec, plan::MakeCluster(1, 4), Epoch{1})->digest);
 }
 
-// By what communicators take a plan may fit or not, and a spare device is left as little as any.
+// By what communicators take a plan may fit or not, also beside a spare device.
 TEST(AdmissionTest, WhatProcessesTake_HasItsPlaceBesideWhatIsEstimated) {
   const job::JobSpec spec = TwoReplicas();
   constexpr int64_t kLeast = 3'000, kWide = 50'000;
